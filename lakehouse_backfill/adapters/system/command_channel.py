@@ -15,6 +15,7 @@ import hmac
 import json
 import os
 import resource
+import selectors
 import signal
 import socket
 import stat
@@ -371,8 +372,10 @@ def run_in_server(address: CommandAddress) -> ServedCommand:
             pipe.write(_AWAITED)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotServed(_reason(error)) from error
+        woken = stack.enter_context(_woken_by_signals())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_SIGNALS)
         try:
+            _wait_for_answer(connection, woken)
             last: dict[str, Any] = next(answers, {})
         except (OSError, ValueError):
             last = {}
@@ -382,6 +385,31 @@ def run_in_server(address: CommandAddress) -> ServedCommand:
     if "exit" not in last:
         raise EndUnknown
     return ServedCommand(int(last["exit"]), int(last["signal"]))
+
+
+@contextmanager
+def _woken_by_signals() -> Iterator[socket.socket]:
+    """Give a connection on which something arrives with each signal.
+
+    A signal that comes just before a system call that waits is seen by Python only after the call.
+    """
+    ours, pythons = socket.socketpair()
+    with ours, pythons:
+        pythons.setblocking(False)  # noqa: FBT003 (the method has no keyword)
+        before = signal.set_wakeup_fd(pythons.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(before)
+
+
+def _wait_for_answer(connection: socket.socket, woken: socket.socket) -> None:
+    """Return when there is an answer to read; until then, each signal is passed on as it comes."""
+    with selectors.DefaultSelector() as selector:
+        for waited_for in (connection, woken):
+            selector.register(waited_for, selectors.EVENT_READ)
+        while not any(key.fileobj is connection for key, _ in selector.select()):
+            woken.recv(4096)
 
 
 def _connect(address: CommandAddress, pipe: int) -> socket.socket:

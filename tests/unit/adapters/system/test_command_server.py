@@ -191,7 +191,8 @@ import os, sys, time
 try:
     with open({file!r}, "w") as file:
         file.write(str(os.getpid()))
-    time.sleep(600)
+    while True:
+        time.sleep(0.1)  # Python sees a signal that comes just before a wait only after it.
 except KeyboardInterrupt:
     sys.exit(130)
 """
