@@ -26,7 +26,7 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     scope_row_ranges,
 )
-from lakehouse_backfill.errors import TargetChanged, Unsupported
+from lakehouse_backfill.errors import Conflict, TargetChanged, Unsupported
 from tests.chaos.lab import CONTRACT, DAYS, TARGET
 from tests.support.lakes.deletes import hide_equal
 from tests.support.lakes.retention import WHO, RetentionLake
@@ -79,6 +79,11 @@ class TupleLake(RetentionLake):
         self.project.accept(run, WHO)
         return run
 
+    def faults(self, run: str) -> list[dict[str, Any]]:
+        """What `verify --deep` finds wrong."""
+        checks = self.project.verify(run, deep=True).to_dict()["checks"]
+        return [check for check in checks if check["ok"] is False]
+
     def held(self) -> dict[tuple[str, int | None], list[int]]:
         """The values of each tuple, sorted."""
         found: dict[tuple[str, int | None], list[int]] = {}
@@ -126,8 +131,7 @@ def test_only_files_of_the_tuples_change_and_live_commits_beside_them_are_kept(
     now = lake.places()
     changed = {place for place, some in files.items() if not some <= now[place]}
     assert changed == {(day, k) for day in DAYS[1:3] for k in (1, None)}
-    checks = lake.project.verify(run, deep=True).to_dict()["checks"]
-    assert [check for check in checks if check["ok"] is False] == []
+    assert lake.faults(run) == []
     lake.live((DAYS[2], 3, 9))
     live |= {(DAYS[2], 3): [9, 300]}
     lake.project.rollback(TARGET, reason="wrong", by=WHO)
@@ -173,6 +177,51 @@ def test_versions_of_other_tuples_are_rolled_back_one_by_one(tmp_path: Path) -> 
     assert lake.held() == restated(before, 1) | live
     lake.project.rollback(TARGET, reason="wrong", by=WHO)
     assert lake.held() == before | live
+
+
+@pytest.mark.req("U11", "U12")
+def test_open_runs_of_other_tuples_of_a_day_are_published_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    lake = TupleLake(tmp_path)
+    before = lake.held()
+    first, second = lake.decided("{k: 1}"), lake.decided("{k: [2, null]}", name="b")
+    third = lake.planned("{k: [1, 3]}", name="c").run_id
+    with pytest.raises(Conflict, match=f"overlaps open run {first}"):
+        lake.project.approve(third, WHO)
+    lake.project.publish(second, WHO)
+    lake.project.publish(first, WHO)
+    assert lake.held() == restated(before, 1, 2, None)
+    assert lake.faults(first) + lake.faults(second) == []
+    lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    assert lake.held() == restated(before, 2, None)
+    assert lake.faults(second) == []
+    lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    assert lake.held() == before
+
+
+#: After the version is reserved, the swap has landed, the pointer has moved.
+POINTS = ("Versions.move:after", "Publisher.adopt:after", "Evidence.record:before")
+
+
+@pytest.mark.req("U11", "U12")
+def test_a_publication_of_tuples_that_died_is_finished_beside_an_open_run_of_others(
+    tmp_path: Path,
+) -> None:
+    lake = TupleLake(tmp_path)
+    before = lake.held()
+    run, other = lake.decided("{k: 1}"), lake.decided("{k: 2}", name="b")
+    lake.save(tmp_path / "accepted")
+    for point in POINTS:
+        lake.restore(tmp_path / "accepted")
+        with lake.killed_at(point):
+            lake.project.publish(run, WHO)
+        lake.project.recover(None, WHO)
+        lake.project.publish(run, WHO)
+        assert lake.held() == restated(before, 1)
+        lake.project.publish(other, WHO)
+        assert lake.held() == restated(before, 1, 2)
+        assert lake.faults(run) + lake.faults(other) == []
 
 
 @pytest.mark.req("U11", "U12")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
+
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.partitions import (
     RowRange,
@@ -32,9 +35,12 @@ def overlap(one: Scope, other: Scope) -> tuple[str, ...]:
     """Return the partitions of `one` that `other` may change too.
 
     A whole table holds all. Partitions by another field may share rows with any of them, as a row
-    has a partition by each field. Spans of time of one column are compared as spans.
+    has a partition by each field. Spans of time of one column are compared as spans. Tuples of
+    partition values are apart where any column tells them apart.
     """
     ours, theirs = one.field, other.field
+    if _are_told_apart((*ours.only, *_values_of(one)), (*theirs.only, *_values_of(other))):
+        return ()
     if (ours.column, ours.transform) == (theirs.column, theirs.transform):
         return tuple(label for label in one.partitions if label in set(other.partitions))
     if (ours.column, ours.type) != (theirs.column, theirs.type) or not (
@@ -54,12 +60,28 @@ def are_apart(one: ScopeField, other: ScopeField) -> bool:
 
     Partitions of equal labels hold other rows then: those of DE and those of FR of a day.
     """
+    return _are_told_apart(one.only, other.only)
+
+
+def _values_of(scope: Scope) -> tuple[Scope, ...]:
+    """Return the partitions of a scope by a column's own value; of other transforms, nothing."""
+    return (scope.whole,) if scope.field.transform == "identity" else ()
+
+
+def _are_told_apart(ours: Iterable[Scope], theirs: Iterable[Scope]) -> bool:
+    """Return whether both name values of one column, and none that is the same."""
     return any(
-        ours.field.column == theirs.field.column
-        and not set(ours.partitions).intersection(theirs.partitions)
-        for ours in one.only
-        for theirs in other.only
+        _have_same_labels(one.field, other.field)
+        and not set(one.partitions).intersection(other.partitions)
+        for one, other in product(ours, theirs)
     )
+
+
+def _have_same_labels(one: ScopeField, other: ScopeField) -> bool:
+    """Return whether equal values of a column have equal labels; promoted types may differ."""
+    kinds = {one.type, other.type}
+    is_same = len(kinds) == 1 or kinds == {"int", "long"}
+    return (one.column, one.path) == (other.column, other.path) and is_same
 
 
 def _has_common_rows(one: RowRange, other: RowRange) -> bool:

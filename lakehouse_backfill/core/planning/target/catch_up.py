@@ -105,6 +105,8 @@ def revision_warnings(
     if added:
         labels = tuple(label for label in resolved.scope.partitions if label in added)
         found.append(f"{describe_labels(labels)} were not in its scope")
+    if resolved.scope.field != before.scope.field:
+        found.append(f"it restated {before.scope.field}, and this one {resolved.scope.field}")
     fields = ("roles", "roles_in", "four_eyes", "classification", "privacy", "retention_days")
     found += [
         f"{name} of the contract was another"

@@ -96,3 +96,35 @@ def test_months_and_days_of_one_column_overlap_where_they_share_days() -> None:
     assert spans.overlap(of_months, DAYS) == ("2024-01",)
     days = Scope(field=DAY, partitions=("null", "2023-12-31", "2024-01-31", "2024-02-01"))
     assert spans.overlap(days, of_months) == ("null", "2024-01-31")
+
+
+def tuples(field: ScopeField, labels: tuple[str, ...], *others: Scope) -> Scope:
+    """Partitions of which only the files with some values of other fields are meant."""
+    return Scope(field=field.model_copy(update={"only": others}), partitions=labels)
+
+
+K = ScopeField(column="k", transform="identity", type="int")
+ONE, TWO = (Scope(field=K, partitions=(label,)) for label in ("1", "2"))
+LONG_TWO = Scope(field=K.model_copy(update={"type": "long"}), partitions=("2", "null"))
+TEXT_TWO = Scope(field=K.model_copy(update={"type": "string"}), partitions=("2",))
+BUCKET_TWO = Scope(field=K.model_copy(update={"transform": "bucket[4]"}), partitions=("2",))
+
+
+@pytest.mark.req("U11")
+@pytest.mark.parametrize(("one", "other", "shared"), [
+    pytest.param(tuples(DAY, ("a", "b"), ONE), tuples(DAY, ("b", "c"), ONE), ("b",), id="same"),
+    pytest.param(tuples(DAY, ("a",), ONE), tuples(DAY, ("a",), TWO), (), id="apart"),
+    pytest.param(tuples(DAY, ("a",), ONE), tuples(DAY, ("a",), LONG_TWO), (), id="promoted"),
+    pytest.param(tuples(DAY, ("a",), ONE), tuples(DAY, ("a",), TEXT_TWO), ("a",), id="other type"),
+    pytest.param(tuples(DAY, ("a",), ONE), tuples(DAY, ("a",)), ("a",), id="whole day"),
+    pytest.param(tuples(DAY, ("a",), ONE), TWO, (), id="tuple and value"),
+    pytest.param(tuples(DAY, ("a",), ONE), ONE, ("a",), id="tuple and its value"),
+    pytest.param(tuples(DAY, ("a",), ONE), BUCKET_TWO, ("a",), id="tuple and bucket"),
+    pytest.param(tuples(K, ("1",), DAYS), tuples(DAY, ("2024-01-03",), ONE), (), id="crosswise"),
+    pytest.param(tuples(K, ("1",), DAYS), WHOLE, ("1",), id="whole table"),
+])  # fmt: skip
+def test_tuples_overlap_unless_a_column_tells_them_apart(
+    one: Scope, other: Scope, shared: tuple[str, ...]
+) -> None:
+    assert spans.overlap(one, other) == shared
+    assert bool(spans.overlap(other, one)) == bool(shared)

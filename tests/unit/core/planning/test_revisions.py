@@ -14,6 +14,7 @@ from lakehouse_backfill.core.publication import catch_up
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, NotFound, Tampered, TargetChanged
 from tests.support.fakes import steps
@@ -167,6 +168,16 @@ def test_an_approver_sees_how_a_revision_goes_beyond_the_first_plan() -> None:
         assert f"compared with the first plan, {first}: {text}" in warnings
     same = make_plan(found, declared(contract=contract(roles={"accept": ["ana"]})), "bob", third)
     assert not [text for text in same.warnings if text.startswith("compared with")]
+    runs: Any = found.runs
+    scope = runs.plans[first].resolved.scope
+    region = Scope(
+        field=ScopeField(column="region", transform="identity", type="string"), partitions=("DE",)
+    )
+    some = scope.model_copy(update={"field": scope.field.model_copy(update={"only": (region,)})})
+    runs.plans[first] = edited(runs.plans[first], scope=some)
+    wider = make_plan(found, wanted, "bob", third).warnings
+    text = "it restated identity(day) with region = DE, and this one identity(day)"
+    assert f"compared with the first plan, {first}: {text}" in wider
 
 
 @E4
