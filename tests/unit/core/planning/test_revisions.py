@@ -175,9 +175,9 @@ def test_an_approver_sees_how_a_revision_goes_beyond_the_first_plan() -> None:
     )
     some = scope.model_copy(update={"field": scope.field.model_copy(update={"only": (region,)})})
     runs.plans[first] = edited(runs.plans[first], scope=some)
-    wider = make_plan(found, wanted, "bob", third).warnings
+    wider = make_plan(found, declared(contract=contract(roles={"accept": ["ana"]})), "bob", third)
     text = "it restated identity(day) with region = DE, and this one identity(day)"
-    assert f"compared with the first plan, {first}: {text}" in wider
+    assert f"compared with the first plan, {first}: {text}" in wider.warnings
 
 
 @E4
