@@ -187,7 +187,7 @@ def _check_project(wiring: Adapters) -> str:
 
 
 def _check_signatures(wiring: Adapters) -> str:
-    from lakehouse_backfill.wiring.adapters import identity_port
+    from lakehouse_backfill.wiring.ports import identity_port
 
     return identity_port(wiring).describe(is_required=wiring.profile.requires_signatures)
 

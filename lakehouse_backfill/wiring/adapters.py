@@ -1,7 +1,7 @@
-"""Which adapter stands behind each port.
+"""The project at hand: its catalog, its Spark, what its files declare, the adapters that compute.
 
-The only module that picks adapters. Each is made on first use, and imports are inside functions: a
-command loads what it uses, and nothing else.
+Each is made on first use, and imports are inside functions: a command loads what it uses, and
+nothing else. The adapters behind the ports of the context are picked in `ports`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.system.journal import JsonJournal
 from lakehouse_backfill.adapters.system.process import (
     NullProgress,
-    SystemClock,
     describe_git_commit,
     describe_head,
     find_commit,
-    is_driver_alive,
     read_committed_code,
-    this_driver,
 )
 from lakehouse_backfill.command_lines import (
     DEFAULT_INVOCATION,
@@ -40,12 +36,11 @@ from lakehouse_backfill.config.faults import (
     PROFILES_FILE,
     display_path,
     locate_errors,
-    resolve_inside,
 )
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.config.previous_code import resolve_previous_code
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
-from lakehouse_backfill.config.project_files import file_hash, find_file_hash, hash_run_files
+from lakehouse_backfill.config.project_files import find_file_hash, hash_run_files
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.manifest import Compute
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, attach_error_field
@@ -54,16 +49,11 @@ from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.wiring import places
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-    from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
-    from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
     from lakehouse_backfill.adapters.spark.dataframes import SparkTables
     from lakehouse_backfill.core.cascade.plan import CascadeFiles
     from lakehouse_backfill.core.planning.plan import DeclaredRun
     from lakehouse_backfill.core.runs.context import Context
-    from lakehouse_backfill.ports.compute import ComputePorts, Views
-    from lakehouse_backfill.ports.system import Anchor, Identity
-    from lakehouse_backfill.ports.tables import Shadows
+    from lakehouse_backfill.ports.compute import ComputePorts
 
 
 SIGNING_KEY_VARIABLE = "LAKEHOUSE_BACKFILL_SIGNING_KEY"
@@ -155,53 +145,9 @@ class Adapters:
     @cached_property
     def context(self) -> Context:
         """The ports that the verbs of the core work with."""
-        from lakehouse_backfill.adapters.iceberg.commit.corrections import IcebergCorrections
-        from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-        from lakehouse_backfill.adapters.iceberg.commit.version_tables import IcebergVersionTables
-        from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
-        from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
-        from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
-        from lakehouse_backfill.adapters.system.hooks import LocalHooks
-        from lakehouse_backfill.adapters.system.process import LocalSecrets
-        from lakehouse_backfill.core.runs.context import Context
-        from lakehouse_backfill.wiring.correction_topics import LateCorrectionTopics
+        from lakehouse_backfill.wiring.ports import make_context
 
-        catalog, profile = self.catalog, self.profile
-        is_connect = partial(places.is_connect, self)
-        writers = table_writers(catalog, profile, lambda: self.spark, is_connect)
-        ports = Context(
-            tables=IcebergTables(catalog),
-            pins=IcebergPins(catalog, writers),
-            shadows=_shadows_port(catalog, profile, writers),
-            version_tables=IcebergVersionTables(catalog),
-            publisher=IcebergPublisher(catalog, writers=writers),
-            choose_write_path=writers.choose,
-            **control_ports(catalog, profile),
-            compute=cache(partial(_looking_ports, self)),
-            differ=self._make_differ,
-            row_reader=LocalRowReader(catalog, self.folder),
-            views=views_port(catalog, profile, partial(_spark_for_views, self)),
-            hooks=LocalHooks(self.folder),
-            identity=identity_port(self),
-            anchor=anchor_port(profile),
-            contract=self.contract,
-            secrets=LocalSecrets(self.folder),
-            corrections=IcebergCorrections(catalog),
-            correction_topics=LateCorrectionTopics(),
-            clock=SystemClock(),
-            journal=JsonJournal(self.folder),
-            progress=self.progress,
-            profile=profile,
-            driver=this_driver(),
-            cores=partial(places.place_cores, self),
-            place=lambda: self.place,
-            check_files=profile.environment == "prod",
-            is_alive=is_driver_alive,
-            code_hash=lambda file: file_hash(self.folder, file),
-            committed_files=partial(read_committed_code, self.folder),
-            file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
-        )
-        return watch_ports_if_hooked(ports)
+        return make_context(self)
 
     def contract(self, product: str) -> Contract:
         """Load the contract of a product; raises NotFound, ConfigError."""
@@ -283,7 +229,18 @@ class Adapters:
         self.judges_rows = True
 
     def _spark_tables(self) -> SparkTables:
-        return spark_tables(self.spark, self.profile, lambda: self.catalog)
+        """Make what reads tables with Spark, shadows on branches too, and writes shadows."""
+        from lakehouse_backfill.adapters.iceberg.shadow import branches
+        from lakehouse_backfill.adapters.local.scan import count_rows
+        from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+
+        return SparkTables(
+            self.spark,
+            self.profile.catalog["name"],
+            lambda shadow: branches.find_newest_branch(self.catalog, shadow),
+            lambda table: branches.load_stored_table(self.catalog, table),
+            lambda table, snapshot_id, rows: count_rows(self.catalog, table, snapshot_id, rows),
+        )
 
     def _make_compute_ports(self) -> ComputePorts:
         tables = self._spark_tables()
@@ -344,34 +301,6 @@ class Adapters:
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
 
 
-def table_writers(
-    catalog: Any, profile: Profile, spark: Callable[[], Any], is_connect: Callable[[], bool]
-) -> TableWriters:
-    """Make what chooses the writer of a table; `spark` starts a JVM, when a table needs it."""
-    from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-    from lakehouse_backfill.domain.plan import JvmState
-
-    name = profile.catalog["name"]
-
-    def jvm_state() -> JvmState:
-        from lakehouse_backfill.adapters.spark.session.session import is_session_open
-
-        return JvmState(is_up=is_session_open(), is_connect=is_connect())
-
-    def java() -> JavaCommits:
-        from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
-        from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
-
-        return JavaCommits(JavaApi(spark, name))
-
-    def rows() -> SparkRewrites:
-        from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
-
-        return SparkRewrites(lambda: spark_tables(spark(), profile))
-
-    return TableWriters(catalog, jvm_state, cache(java), cache(rows))
-
-
 def cascade_files(wiring: Adapters) -> CascadeFiles:
     """Return how the files of a project are read for a cascade."""
     from lakehouse_backfill.adapters.system.project_code import load_mapping
@@ -385,114 +314,4 @@ def cascade_files(wiring: Adapters) -> CascadeFiles:
         locate=lambda file: locate_errors(wiring.folder / file, wiring.folder),
         declare=lambda file: wiring.load_declaration(Path(file), contracts, head, is_template=True),
         custom=partial(load_mapping, wiring.folder),
-    )
-
-
-def identity_port(wiring: Adapters) -> Identity:
-    """Make what signs with the key of the acting person, and checks those who may sign."""
-    from lakehouse_backfill.adapters.signing.identity import ProjectIdentity
-
-    folder, profile = wiring.folder, wiring.profile
-    signers = resolve_inside(folder, profile.signers)
-    name = f"profiles.{wiring.profile_name}."
-    with locate_errors(folder / PROFILES_FILE, folder, name), attach_error_field("signers"):
-        if signers is None:
-            raise ConfigError(
-                f"{profile.signers} lies outside the project",
-                fix="write a path relative to the project's folder, without ..",
-            )
-    return ProjectIdentity(folder, signers, profile.oidc, wiring.signing_key)
-
-
-def anchor_port(profile: Profile) -> Anchor | None:
-    """Make what keeps heads of logs outside the lake; None where the profile names no place."""
-    place = profile.anchor
-    if place is None:
-        return None
-    from lakehouse_backfill.adapters.anchors.places import FolderAnchor, GitAnchor
-
-    if place.folder is not None:
-        return FolderAnchor(Path(place.folder).expanduser())
-    return GitAnchor(str(place.git))
-
-
-def control_ports(catalog: Any, profile: Profile) -> dict[str, Any]:
-    """Make the ports over tables of our own, under the names of the context's fields."""
-    from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-    from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
-    from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
-    from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-    from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
-    from lakehouse_backfill.adapters.iceberg.landing.landed_topics import IcebergLandedTopics
-    from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
-
-    control = ControlTables(catalog, profile.control_namespace)
-    return {
-        "runs": IcebergRuns(control),
-        "versions": IcebergVersions(control),
-        "evidence": IcebergEvidence(control),
-        "stored_files": IcebergStoredFiles(catalog),
-        "audit": IcebergAudit(control),
-        "topics": IcebergLandedTopics(catalog),
-        "run_files": IcebergRunFiles(catalog, profile.shadow_namespace),
-    }
-
-
-def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Views:
-    """REST catalogs make views without a JVM, for Spark and Trino; the others by Spark."""
-    from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
-
-    if with_pyiceberg_settings(profile).catalog.get("type") == "rest":
-        from lakehouse_backfill.adapters.iceberg.views import RestViews
-
-        return RestViews(catalog)
-    from lakehouse_backfill.adapters.spark.views import SparkViews
-
-    return SparkViews(lambda: spark_tables(spark(), profile))
-
-
-def _looking_ports(wiring: Adapters) -> ComputePorts:
-    """Return the ports that compute; reads of `lease_only` inputs look for their snapshots."""
-    from lakehouse_backfill.core.planning.pins import look_before_reads
-
-    return look_before_reads(lambda: wiring.context, wiring._make_compute_ports())
-
-
-def _spark_for_views(wiring: Adapters) -> Any:
-    """Return the session; say before it starts what it is for."""
-    if "spark" not in vars(wiring):
-        wiring.progress.say("Spark has to start: it writes the contract's view")
-    return wiring.spark
-
-
-def _shadows_port(catalog: Any, profile: Profile, writers: TableWriters) -> Shadows:
-    from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, IsolatedShadows
-    from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-
-    clones = IcebergShadows(catalog, profile.shadow_namespace, writers)
-    return IsolatedShadows(clones, BranchShadows(catalog))
-
-
-def spark_tables(
-    session: Any, profile: Profile, catalog: Callable[[], Any] | None = None
-) -> SparkTables:
-    """Make what reads the tables of the profile's catalog through a session of Spark.
-
-    With PyIceberg's catalog also shadows that are branches, and what a writer of shadows asks.
-    """
-    from lakehouse_backfill.adapters.spark.dataframes import SparkTables
-
-    name = profile.catalog["name"]
-    if catalog is None:
-        return SparkTables(session, name)
-    from lakehouse_backfill.adapters.iceberg.shadow import branches
-    from lakehouse_backfill.adapters.local.scan import count_rows
-
-    return SparkTables(
-        session,
-        name,
-        lambda shadow: branches.find_newest_branch(catalog(), shadow),
-        lambda table: branches.load_stored_table(catalog(), table),
-        lambda table, snapshot_id, rows: count_rows(catalog(), table, snapshot_id, rows),
     )

@@ -490,7 +490,7 @@ def test_why_before_any_run_is_published_says_so(
     stored: StoredLake, monkeypatch: pytest.MonkeyPatch, partition: str | None
 ) -> None:
     context = stored.project.wiring.context
-    monkeypatch.setattr(type(context.versions), "history", lambda *_: ())
+    monkeypatch.setattr(context.versions, "history", lambda *_: ())
     with pytest.raises(NotFound, match=f"no run of {STORED_PRODUCT} is published") as raised:
         stored.project.why(STORED_PRODUCT, partition)
     assert raised.value.fix.endswith(f"list --product {STORED_PRODUCT}")

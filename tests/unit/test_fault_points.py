@@ -200,7 +200,7 @@ def test_wiring_watches_every_port_that_has_side_effects(passed: list[str], tmp_
     )  # fmt: skip
 
 
-def test_without_a_hook_the_ports_are_the_adapters_themselves(tmp_path: Path) -> None:
+def test_without_a_hook_the_ports_are_not_watched(tmp_path: Path) -> None:
     wiring = Adapters.open(declarations.project(tmp_path), None, None)
     wiring.create_lake()
     assert not hasattr(wiring.context.publisher, "protocol")

@@ -11,7 +11,8 @@ import pytest
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.system import Identity
-from lakehouse_backfill.wiring.adapters import Adapters, identity_port
+from lakehouse_backfill.wiring.adapters import Adapters
+from lakehouse_backfill.wiring.ports import identity_port
 from tests.support.examples.declarations import project
 
 ROOT = Path(__file__).parents[3]
