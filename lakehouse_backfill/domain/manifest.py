@@ -36,8 +36,10 @@ from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 
 RowValue = Annotated[bool | date | datetime | int | str | None, KeepNumericText]
+#: A value of the column's own type.
+NamedValue = bool | date | datetime | int | str | Decimal | None
 #: Column -> the values that a row may have there; a row is named when all columns match.
-RowPredicate = Mapping[str, tuple[RowValue, ...]]
+RowPredicate = Mapping[str, tuple[NamedValue, ...]]
 #: What a transform reads from its context: a value, or a list of values.
 ConfigValue = str | int | float | bool | tuple[str | int | float | bool, ...]
 

@@ -6,7 +6,8 @@ The table is partitioned by day and number; engine and tables are those of the l
 from __future__ import annotations
 
 from collections import Counter
-from datetime import date
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import DecimalType
 
 from lakehouse_backfill.adapters.local.scan import plan_scan
 from lakehouse_backfill.domain.partitions import (
@@ -263,7 +265,7 @@ def test_live_rows_that_a_rollback_restored_are_not_lost_by_the_next_one(
 
 
 #: Texts that are easily taken for another, or for none.
-REGIONS = (None, "null", "=null", "", "EU", "EU ", "EU\u200b", "e/u=%", "a' or 1=1")
+REGIONS = (None, "null", "=null", "", "EU", "EU ", "EU\u200b", "e/u=%", "a' or 1=1", '`é"\\😀')
 REGION = field_of("region")
 PLACES = st.tuples(st.sampled_from([None, *DAYS[:3]]), st.sampled_from(REGIONS))
 
@@ -366,6 +368,42 @@ def test_buckets_are_narrowed_by_a_field_of_another_name_than_its_column(tmp_pat
     buckets = only("EU", of=field_of("id", "bucket[4]"))
     scope = Scope(field=buckets, partitions=("0", "1", "2", "3"))
     assert sum(file.rows for file in kit.tables.scoped("silver.t", kit.head(), scope).files) == 2
+
+
+TIMES = tuple(datetime(2013, 2, 2, 7, micro // 2, 0, micro, timezone.utc) for micro in range(3))
+PRICES = (Decimal("1.50"), Decimal("-0.01"), Decimal("12345678.90"))
+
+
+@pytest.mark.req("U1b", "U11", "U12")
+@pytest.mark.parametrize(("column", "kind", "values"), [
+    ("ts", "timestamptz", TIMES), ("price", "decimal(10, 2)", PRICES),
+])  # fmt: skip
+def test_tuples_by_a_time_or_a_decimal_are_swapped_and_put_back(
+    tmp_path: Path, column: str, kind: str, values: Any
+) -> None:
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"))
+    kit.evolve(lambda update: update.add_column("price", DecimalType(10, 2)))
+    kit.respec(lambda update: update.add_identity(column))
+    kit.append(*(row(n, DAYS[1]) | {column: one} for n, one in enumerate((*values, None))))
+    by = ScopeField(column=column, transform="identity", type=kind)
+    new = row(9, DAYS[1], "new") | {column: values[0]}
+    request = kit.stage(only(values[0], None, by=by), {DAYS[1]: [new]})
+    kit.append(row(8, DAYS[1], "live") | {column: values[1]})
+    before = kit.rows()
+    swap = kit.publisher.adopt(request)
+    assert (swap.files_removed, swap.files_added) == (2, 1)
+    assert [one[0] for one in kit.rows()] == [1, 2, 8, 9]
+    spans = scope_row_ranges(request.scope)
+    assert kit.tables.estimate("silver.t", swap.snapshot_id, spans).rows == 1
+    tasks = plan_scan(kit.catalog, "silver.t", swap.snapshot_id, spans).tasks
+    assert sum(task.file.record_count for task in tasks) == 1
+    kit.publisher.revert(kit.revert_request(swap, request.scope))
+    assert kit.rows() == before
+    again = kit.stage(request.scope.field, {DAYS[1]: [new]}, run="r2")
+    kit.append(row(7, DAYS[1], "live") | {column: values[0]})
+    with pytest.raises(TargetChanged, match=f"changed {DAYS[1]}"):
+        kit.publisher.adopt(again)
 
 
 def test_files_of_a_spec_without_the_second_field_are_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from lakehouse_backfill.adapters.spark.dataframes import (
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.guards.privacy import Redaction
-from lakehouse_backfill.domain.manifest import MergeBy, RowPredicate, RowValue
+from lakehouse_backfill.domain.manifest import MergeBy, NamedValue, RowPredicate
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts
@@ -42,8 +42,10 @@ def typed_row_predicate(plan: Plan, schema: StructType) -> RowPredicate | None:
     target = plan.resolved.manifest.target
     if not target.row_predicate:
         return None
-    kinds = {field.name: field.dataType.typeName() for field in schema.fields}
-    types: dict[str, str] = {name: ICEBERG_TYPES.get(kind, kind) for name, kind in kinds.items()}
+    types: dict[str, str] = {
+        field.name: ICEBERG_TYPES.get(field.dataType.typeName(), field.dataType.simpleString())
+        for field in schema.fields
+    }
     return row_changes.resolve_row_predicate(target, types)
 
 
@@ -82,7 +84,7 @@ def require_same_columns(table: str, base: StructType, target: StructType) -> No
         )
 
 
-def _matches(value: Column, values: tuple[RowValue, ...]) -> Column:
+def _matches(value: Column, values: tuple[NamedValue, ...]) -> Column:
     literals = [dataframes.typed_literal(each) for each in values if each is not None]
     is_listed = is_true(value.isin(literals)) if literals else F.lit(False)  # noqa: FBT003 (a Spark literal)
     return is_listed | value.isNull() if None in values else is_listed

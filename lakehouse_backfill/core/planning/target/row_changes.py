@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, timezone
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,9 @@ from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.diff import Checksum
-from lakehouse_backfill.domain.labels.values import is_beyond
+from lakehouse_backfill.domain.labels.values import example_of, is_beyond, scale_of, value_text
 from lakehouse_backfill.domain.manifest import (
+    NamedValue,
     RowPredicate,
     RowValue,
     RunManifest,
@@ -204,15 +206,11 @@ def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredic
 
     Raises ConfigError for a value that its column cannot hold.
     """
-    found: dict[str, tuple[RowValue, ...]] = {}
+    found: dict[str, tuple[NamedValue, ...]] = {}
     for name, values in _named_values(target).items():
         with attach_error_field(f"{_PREDICATE_FIELD}.{name}"):
             found[name] = tuple(_typed_value(name, types[name], value) for value in values)
     return found
-
-
-#: Types of partition fields whose values a label names exactly, whatever wrote them.
-_NARROWING_TYPES = ("string", "int", "long", "boolean", "date")
 
 
 def narrow_scope(
@@ -266,11 +264,11 @@ def _deciding_columns(base: TableInfo) -> frozenset[str]:
         each.column
         for each in base.partitioning
         if each.transform == "identity" and not each.path
-        and types.get(each.column) in _NARROWING_TYPES
+        and _value_form(types.get(each.column, "")) is not None
     )  # fmt: skip
 
 
-def _named_partitions(name: str, kind: str, values: tuple[RowValue, ...]) -> Scope:
+def _named_partitions(name: str, kind: str, values: tuple[NamedValue, ...]) -> Scope:
     by = ScopeField(column=name, transform="identity", type=kind)
     labels = {partition_label(by, value) for value in values}
     return Scope(field=by, partitions=tuple(sorted(labels, key=label_sort_key(by))))
@@ -284,7 +282,7 @@ def context_row_predicate(manifest: RunManifest, contract: Contract) -> RowPredi
     types, named = {one.name: one.type for one in contract.columns}, _named_values(manifest.target)
     return {
         name: tuple(_typed_value(name, types[name], value) for value in values)
-        if types.get(name) in _VALUES
+        if _value_form(types.get(name, ""))
         else values
         for name, values in named.items()
     }
@@ -346,7 +344,7 @@ def check_other_rows_unchanged(
 
 def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None:
     field = f"{_PREDICATE_FIELD}.{name}"
-    usable = [one for one, kind in known.items() if kind in _VALUES and one not in LINEAGE_NAMES]
+    usable = [one for one, kind in known.items() if _value_form(kind) and one not in LINEAGE_NAMES]
     choices = f"name one of: {', '.join(one for one in usable if one != scoped_by)}"
     if name == scoped_by:
         raise ConfigError(
@@ -362,7 +360,7 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
             fix=choices,
             field=field,
         )
-    if known[name] not in _VALUES:
+    if _value_form(known[name]) is None:
         raise unplannable(
             f"rows cannot be named by {name}, of type {known[name]}",
             fix=choices,
@@ -370,9 +368,12 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
         )
 
 
-def _typed_value(name: str, kind: str, value: RowValue) -> RowValue:
+def _typed_value(name: str, kind: str, value: RowValue) -> NamedValue:
     """Return the value as one of the column's type; stored manifests hold dates as text."""
-    parse, example = _VALUES[kind]
+    form = _value_form(kind)
+    if form is None:
+        raise ValueError(f"rows are not named by values of type {kind}")
+    parse, example = form
     try:
         return value if value is None else parse(value)
     except (TypeError, ValueError) as error:
@@ -400,6 +401,16 @@ def _parse_number(value: object, *, kind: str) -> int:
     return found
 
 
+def _parse_decimal(value: object, *, kind: str) -> Decimal:
+    """Parse a number with all digits of the column's scale, as labels of partitions have them."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(value)
+    found = Decimal(value_text(kind, value))
+    if is_beyond(kind, found):
+        raise ValueError(value)
+    return found
+
+
 def _parse_date(value: object) -> date:
     if isinstance(value, datetime) or not isinstance(value, date | str):
         raise TypeError(value)
@@ -415,9 +426,10 @@ def _parse_timestamp(value: object, *, has_zone: bool) -> datetime:
     return found.astimezone(timezone.utc) if has_zone else found
 
 
+_ValueForm = tuple[Callable[[object], NamedValue], str]
 #: Types whose values have one text, so that a value in a file means one value in a table: how the
 #: value is parsed, and an example.
-_VALUES: dict[str, tuple[Callable[[object], RowValue], str]] = {
+_VALUES: dict[str, _ValueForm] = {
     "string": (_only(str), 'text (quote it), e.g. "A"'),
     "int": (partial(_parse_number, kind="int"), "a whole number of at most 32 bits"),
     "long": (partial(_parse_number, kind="long"), "a whole number of at most 64 bits"),
@@ -432,3 +444,10 @@ _VALUES: dict[str, tuple[Callable[[object], RowValue], str]] = {
         "an instant with its offset, e.g. 2013-02-15T06:00:00Z",
     ),
 }
+
+
+def _value_form(kind: str) -> _ValueForm | None:
+    """Return how a value of a type is parsed, and an example; None: it has more than one text."""
+    if scale_of(kind) is None:
+        return _VALUES.get(kind)
+    return partial(_parse_decimal, kind=kind), f"a number of type {kind}, e.g. {example_of(kind)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ READ = {
     "an instant": (
         {"at": "2020-01-01T02:00:00+02:00"}, {"at": (datetime(2020, 1, 1, tzinfo=timezone.utc),)},
     ),
+    "decimals": (
+        {"amount": ["1.5", 2, "0.10", None]},
+        {"amount": (Decimal("1.50"), Decimal("2.00"), Decimal("0.10"), None)},
+    ),
     "no time zone": (
         {"local": "2020-01-01T02:00:00"}, {"local": (datetime(2020, 1, 1, 2),)},  # noqa: DTZ001 (a value without one)
     ),
@@ -64,8 +69,14 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[BackfillError], str, str]] = 
         {"produced_by_run_id": "x"}, {}, ConfigError,
         "target.row_predicate.produced_by_run_id", "name one of",
     ),
-    "number without one text": (
-        {"amount": "1.0"}, {}, Unsupported, "target.row_predicate.amount", "name one of",
+    "too many digits": (
+        {"amount": "1.005"}, {}, ConfigError, "target.row_predicate.amount", 'e.g. "0.01"',
+    ),
+    "no number": (
+        {"amount": "NaN"}, {}, ConfigError, "target.row_predicate.amount", "decimal(10, 2)",
+    ),
+    "too large a decimal": (
+        {"amount": 10**8}, {}, ConfigError, "target.row_predicate.amount", "decimal(10, 2)",
     ),
     "a fraction": ({"rate": 1}, {}, Unsupported, "target.row_predicate.rate", "name one of"),
     "too large": (
@@ -128,7 +139,8 @@ def test_a_transform_reads_the_predicate_with_the_types_that_the_contract_knows(
 
 def table(**facts: Any) -> TableInfo:
     fields = [("day", "identity"), ("tenant", "identity"), ("small", "identity"),
-              ("is_open", "identity"), ("id", "bucket[4]"), ("at", "identity")]  # fmt: skip
+              ("is_open", "identity"), ("id", "bucket[4]"), ("at", "identity"),
+              ("amount", "identity")]  # fmt: skip
     known: dict[str, Any] = {
         "table": "silver.t", "uuid": "u", "location": "l", "format_version": 2, "snapshot_id": 1,
         "schema_id": 0, "spec_id": 0, "columns": COLUMNS, "properties": {}, "refs": {},
@@ -145,11 +157,15 @@ DAYS = Scope(field=DAY, partitions=("2020-01-02",))
 
 @pytest.mark.req("U1b")
 def test_partition_fields_of_the_predicate_narrow_the_scope_by_their_labels() -> None:
-    named = manifest({"tenant": ["null", None, "B"], "small": [10, 9], "id": 1, "is_open": True})
+    named = manifest({
+        "tenant": ["null", None, "B"], "small": [10, 9], "id": 1, "is_open": True,
+        "at": "2020-01-01T02:00:00.5+02:00", "amount": ["10", "9.5", None],
+    })  # fmt: skip
     found = row_changes.narrow_scope(named, contract(key=()), table(), DAYS)
     assert found.partitions == DAYS.partitions
     assert {one.field.column: one.partitions for one in found.field.only} == {
         "tenant": ("null", "=null", "B"), "small": ("9", "10"), "is_open": ("true",),
+        "at": ("2020-01-01T00:00:00.500000+00:00",), "amount": ("null", "9.50", "10.00"),
     }  # fmt: skip
     assert found.whole == DAYS
     assert Scope.model_validate_json(found.model_dump_json()) == found
@@ -159,7 +175,7 @@ NOT_NARROWED = {
     "the key does not hold tenant": ({"tenant": "A"}, {}, {}, DAYS),
     "3 partition specs": ({"tenant": "A"}, {}, {"spec_count": 3}, DAYS),
     "no column of the predicate": ({"id": 1}, {}, {}, DAYS),
-    "no column of the predicate is": ({"at": "2020-01-01T00:00:00Z"}, {}, {}, DAYS),
+    "no column of the predicate is": ({"local": "2020-01-01T00:00:00"}, {}, {}, DAYS),
     "publish_mode is shadow_only": ({"tenant": "A"}, {"publish_mode": "shadow_only"}, {}, DAYS),
     "names no value": ({"tenant": []}, {}, {}, DAYS),
     "whole table": ({"tenant": "A"}, {}, {}, Scope(field=WHOLE_TABLE_FIELD, partitions=("all",))),
