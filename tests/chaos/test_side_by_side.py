@@ -16,21 +16,33 @@ from tests.chaos.oracle import facts
 
 RUN_MOVED = 4
 _STATE = "side by side"
+_LANDED = "Staging.stage:after"
+#: One chunk at a time goes from `Staging.stage:before` to `:after`.
+_landing = threading.Lock()
 
 
 @dataclass
 class KillTogether:
-    """Dies when two threads are at `point`, once the first chunk has passed it alone."""
+    """Dies when two threads are at `point`, once the first chunk has passed it alone.
+
+    Where both are to have landed, they land one after the other: of two commits at once, one would
+    be refused, and its chunk tried again only after the other one is in the ledger.
+    """
 
     point: str
     arrivals: list[int] = field(default_factory=list)
 
     def __call__(self, point: str) -> None:
+        if self.point == _LANDED and point == "Staging.stage:before":
+            assert _landing.acquire(timeout=PATIENCE_S)
         if point != self.point:
             return
         self.arrivals.append(threading.get_ident())
+        if point == _LANDED:
+            _landing.release()
         if len(self.arrivals) == 2:
             threading.Event().wait(PATIENCE_S)
+            raise AssertionError("the other chunk did not come")
         if len(self.arrivals) == 3:
             assert len(set(self.arrivals[1:])) == 2
             os.kill(os.getpid(), signal.SIGKILL)
@@ -55,7 +67,7 @@ def whole(labs: list[Lab]) -> tuple[str, dict[str, Any]]:
 @pytest.mark.req("X2", "X3", "T3")
 @pytest.mark.parametrize(
     ("point", "most_redone"),
-    [("Spark.overwrite:committing", 2), ("Staging.stage:after", 0)],
+    [("Spark.overwrite:committing", 2), (_LANDED, 0)],
     ids=["before both land", "after both landed, before their ledger rows"],
 )
 def test_a_driver_that_is_killed_with_two_chunks_in_work_redoes_at_most_these(
@@ -66,6 +78,7 @@ def test_a_driver_that_is_killed_with_two_chunks_in_work_redoes_at_most_these(
     lab.killed("stage", run, *BY, hook=KillTogether(point))
     landed = lab.oracle.attempts()
     assert len(landed) == len(SCOPE) - most_redone
+    assert len(lab.oracle.log("backfill_chunk_run", "chunk_id")) == 1
     lab.must("stage", run, *BY)
     attempts = lab.oracle.attempts()
     assert len(attempts) == len(set(attempts)) == len(SCOPE)
