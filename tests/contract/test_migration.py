@@ -258,7 +258,10 @@ KILLS = (
     "MigratedTables.stage:after 1",
     "ControlLog.evidence:committing 1",  # the proof
     "ControlLog.evidence:committed 1",
+    "MigratedTables.commit:committing 1",  # its digest
+    "MigratedTables.commit:committed 1",
     "MigratedTables.commit:committing 1",  # makes the branch the main one
+    "MigratedTables.commit:committed 1",
     "ControlLog.accepted_output_version:committing 1",
     "ControlLog.accepted_output_version:committed 1",
 )
@@ -276,7 +279,7 @@ def test_a_migration_that_was_killed_anywhere_loses_no_row_and_doubles_none(tmp_
     before = case.hashes()
     for place, moment in enumerate(KILLS):
         case.kill_at(moment)
-        if 2 <= place <= 10:
+        if 2 <= place <= 12:
             assert case.rows("id") == []  # nobody sees a part of it
     done = case.migrate()
     assert (done.accepted, done.resumed) == (True, True)
@@ -339,6 +342,25 @@ def test_a_file_that_is_added_meanwhile_is_seen(tmp_path: Path) -> None:
     assert case.rows("id") == []
 
 
+@pytest.mark.req("T10")
+def test_a_bad_file_may_vanish_meanwhile_but_not_become_good(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", LEAVE_OUT)
+    case.write("day=2024-01-01/a.parquet", [trip(7)])
+    path = case.write("day=2024-01-01/half.parquet", [trip(8)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    with (
+        _once("MigratedTables.commit:after", lambda: path.write_bytes(whole)),
+        pytest.raises(Conflict, match=r"half\.parquet changed"),
+    ):
+        case.migrate()
+    case.undo()
+    path.write_bytes(whole[:-9])
+    with _once("MigratedTables.commit:after", path.unlink):
+        assert case.migrate().accepted
+    assert [row[0] for row in case.rows()] == [7]
+
+
 @pytest.mark.long
 @pytest.mark.req("T10")
 def test_ten_thousand_files_with_one_percent_bad_ones(tmp_path: Path) -> None:
@@ -396,6 +418,24 @@ def test_a_migration_that_is_taken_back_leaves_the_old_place_byte_for_byte(tmp_p
     assert again.migration_id != first.migration_id
     assert case.rows() == case.expected()
     assert audit_verify(Project.open(case.project).wiring.context).first_bad is None
+
+
+@pytest.mark.req("T10")
+@pytest.mark.parametrize("goes_on", ["undo", "migrate"])
+def test_an_undo_that_was_killed_goes_on_or_is_taken_back(goes_on: str, tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p")
+    mixed(case)
+    before = case.hashes()
+    case.migrate()
+    case.kill_at("MigratedTables.drop:before 1", act="undo_migration")
+    accepted = Project.open(case.project).wiring.context.versions.pointer("silver.trips").accepted
+    assert accepted is not None
+    assert accepted.snapshot_id is None
+    if goes_on == "undo":
+        case.undo()
+        assert not case.catalog().table_exists(case.table)
+    assert case.migrate().accepted
+    assert (case.rows(), case.hashes()) == (case.expected(), before)
 
 
 @pytest.mark.req("T10")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from lakehouse_backfill.adapters.iceberg.landing.migrated_tables import _written_files
-from lakehouse_backfill.errors import Conflict, Unsupported
+from lakehouse_backfill.errors import Blocked, Conflict, SourceDown, Unsupported
+from lakehouse_backfill.project import Project
 from tests.support.sources.migration import NEWEST, MigrationCase, trip
 
 
@@ -159,3 +162,128 @@ def test_rows_that_are_copied_with_such_a_partition_are_refused_by_name(tmp_path
     rows = pa.Table.from_pylist([trip(2, km=float("nan"))], schema=table.schema().as_arrow())
     with pytest.raises(Unsupported, match="column km has NaN, and the table is partitioned by it"):
         list(_written_files(table, rows.to_batches()))
+
+
+@pytest.mark.req("T10")
+def test_what_pyiceberg_does_not_read_is_written_again_with_the_same_values(
+    tmp_path: Path,
+) -> None:
+    """It failed after rows were committed: other zones, decimals of 256 bits, required columns."""
+    case = MigrationCase(tmp_path / "p", partitioning="[{column: city}, {column: id}]")
+    retyped(case, "name: at, type: timestamptz")
+    moment = pa.array([1_704_078_000_000_000], pa.timestamp("us", "America/New_York"))
+    wide, whole = pa.array([Decimal("1.50")], pa.decimal256(10, 2)), pa.array([3], pa.int64())
+    for number, columns in enumerate(({"at": moment}, {"fare": wide}, {"fare": whole}, {})):
+        path = case.old / f"city=Rome/id={number}/a.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"day": pa.nulls(1, pa.date32()), **columns}), path)
+    done = case.migrate()
+    assert [part.because.partition(" in the file")[0] for part in done.rewritten_parts] == [
+        "column at is timestamp[us, tz=America/New_York]",
+        "column fare is decimal256(10, 2)",
+        "column fare is int64",
+        "the required column id is only in its path, where PyIceberg reads none",
+    ]
+    columns = 'id, city, fare::DECIMAL(12, 2), epoch_us("at")'
+    assert case.rows(columns) == case.expected(columns)
+
+
+@pytest.mark.req("T10")
+def test_nested_columns_are_adopted_also_before_others(tmp_path: Path) -> None:
+    """A catalog counts the ids of nested columns last, the contract's schema in between."""
+    case = MigrationCase(tmp_path / "p", partitioning="[]")
+    kinds = ("list<string>", "map<string, long>", "struct<a: long, b: string>", "string")
+    retyped(
+        case, "\n".join(f'name: c{n}, type: "{kind}"}}\n  - {{' for n, kind in enumerate(kinds))
+        + "name: km, type: double",
+    )  # fmt: skip
+    rows = {
+        "c3": ["note"],
+        "c2": pa.array([{"a": 1, "b": "x"}]),
+        "c1": pa.array([[("k", 7)]], pa.map_(pa.string(), pa.int64())),
+        "c0": pa.array([["y", None]]),
+    }
+    pq.write_table(pa.table({"id": [1], **rows}), case.old / "a.parquet")
+    pq.write_table(pa.table({"id": [2], "c3": ["other"]}), case.old / "b.parquet")
+    assert case.migrate().adopted == 2
+    columns = "id, c0, c1, c2, c3"
+    assert case.rows(columns) == case.expected(columns)
+    table = case.catalog().load_table(case.table)
+    assert table.scan("c3 = 'note'").to_arrow()["id"].to_pylist() == [1]
+
+
+@pytest.mark.req("T10")
+def test_what_cannot_be_a_part_of_the_table_is_named(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n", partitioning="[]")
+    case.write("good.parquet", [trip(1)])
+    (case.old / "link.parquet").symlink_to(case.old / "nothing.parquet")
+    os.mkfifo(case.old / "pipe.parquet")
+    (case.old / "_SUCCESS").touch()
+    (case.old / ".good.parquet.crc").touch()
+    binary = pa.array([b"\xff\xfe"])
+    pq.write_table(pa.table({"id": [2], "city": binary.view(pa.string())}), case.old / "text")
+    assert {part.name: part.because for part in case.migrate().rejected_parts} == {
+        "link.parquet": "it is no file, or a link that leads to none",
+        "pipe.parquet": "it is no file, or a link that leads to none",
+        "text": "column city has a value that does not fit into large_string",
+    }
+    assert [row[0] for row in case.rows()] == [1]
+
+
+@pytest.mark.req("T10")
+def test_a_column_of_which_only_the_location_speaks_is_not_lost(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
+    case.write("day=2024-01-01/a.parquet", [trip(1)])
+    dated = NEWEST.append(pa.field("day", pa.date32()))
+    case.write("day=2024-01-01/b.parquet", [trip(2)], dated)
+    declared = case.project / "catalog/migrations/trips.yaml"
+    text = declared.read_text()
+    declared.write_text(text.replace("old/trips", "old/trips/day=2024-01-01"))
+    done = case.migrate()
+    (part,) = done.rejected_parts
+    assert (part.name, done.rows) == ("a.parquet", 1)
+    assert part.because == "column day is only in the path above the location"
+
+
+@pytest.mark.req("T10")
+@pytest.mark.parametrize(
+    ("sign", "what"),
+    [
+        ("_spark_metadata/0", "is the output of a Spark stream"),
+        ("deep/below/_delta_log/0.json", "deep/below is a Delta table"),
+        ("other/metadata/v1.metadata.json", "other is an Iceberg table"),
+        ("day=2024-01-01/metadata/a.txt", None),
+        (".trash/_delta_log/0.json", None),
+    ],
+)
+def test_folders_that_say_elsewhere_which_files_count_are_no_plain_ones(
+    sign: str, what: str | None, tmp_path: Path
+) -> None:
+    case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
+    case.write("day=2024-01-01/a.parquet", [trip(1)])
+    (case.old / sign).parent.mkdir(parents=True)
+    (case.old / sign).touch()
+    seen = Project.open(case.project)
+    if what is None:
+        assert seen.preview_migration("trips").adopted == 1
+        return
+    with pytest.raises(Blocked, match=what):
+        seen.preview_migration("trips")
+
+
+@pytest.mark.req("T10")
+def test_a_file_that_may_not_be_read_is_not_taken_for_a_bad_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
+    case.write("day=2024-01-01/a.parquet", [trip(1)])
+
+    class Closed(LocalFileSystem):  # type: ignore[misc]
+        """A store that lists files and opens none."""
+
+        def open_input_file(self, path: str) -> None:
+            raise PermissionError(13, "no right to read", path)
+
+    monkeypatch.setattr("pyarrow.fs.LocalFileSystem", Closed)
+    with pytest.raises(SourceDown, match="no right to read"):
+        case.migrate()

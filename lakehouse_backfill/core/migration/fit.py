@@ -17,7 +17,11 @@ ColumnFit = Literal["as_is", "cast", "clash"]
 _DECIMAL = re.compile(r"decimal(?:32|64|128|256)\((\d+), (-?\d+)\)")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
 _INTEGER = re.compile(r"u?int(8|16|32|64)")
-_SAME = {"large_string": "string", "string_view": "string", "large_binary": "binary"}
+_SAME = {"string_view": "string"}
+#: What two texts of the same type may differ by: the layout in memory, and the name of a map.
+_LAYOUT = re.compile(r"\blarge_(?=list<|string|binary)| \('[^']*'\)")
+#: Zones that readers of Iceberg take for UTC. Values of another zone are the same instants.
+_UTC_ZONES = ("UTC", "+00:00", "Etc/UTC", "Z")
 #: What Iceberg promotes: the stored type, by the type of the column.
 _PROMOTED = {
     "int32": ("int8", "int16"),
@@ -34,13 +38,14 @@ def fit_column(stored: str, wanted: str) -> ColumnFit:
     A cast never loses anything: what cannot be converted exactly makes the file bad.
     """
     stored, wanted = _plain(stored), _plain(wanted)
-    if stored == wanted or stored in _PROMOTED.get(wanted, ()):
+    if wanted in (stored, stored.replace(" not null", "")) or stored in _PROMOTED.get(wanted, ()):
         return "as_is"
     if stored == "null":
         return "cast"
     own, other = _DECIMAL.fullmatch(stored), _DECIMAL.fullmatch(wanted)
     if own and other:
-        is_wider = own[2] == other[2] and int(own[1]) <= int(other[1])
+        is_plain = stored.startswith("decimal128")  # PyIceberg reads no other decimals
+        is_wider = is_plain and own[2] == other[2] and int(own[1]) <= int(other[1])
         return "as_is" if is_wider else "cast"
     if _INTEGER.fullmatch(stored) and (_INTEGER.fullmatch(wanted) or other):
         return "cast"
@@ -49,10 +54,12 @@ def fit_column(stored: str, wanted: str) -> ColumnFit:
         # A local time is no instant: nobody can say of which zone it is.
         if (instants[0][2] is None) != (instants[1][2] is None):
             return "clash"
-        return "as_is" if instants[0][1] == instants[1][1] else "cast"
+        is_read = instants[0][2] is None or instants[0][2] in _UTC_ZONES
+        return "as_is" if is_read and instants[0][1] == instants[1][1] else "cast"
     casts = {
         ("halffloat", "float"), ("halffloat", "double"), ("binary", "string"),
-        ("date64[ms]", "date32[day]"),
+        ("date64[ms]", "date32[day]"), ("extension<arrow.json>", "string"),
+        ("fixed_size_binary[16]", "extension<arrow.uuid>"),
     }  # fmt: skip
     if (stored, wanted) in casts or _head(stored) == _head(wanted) in ("list", "struct", "map"):
         return "cast"
@@ -61,12 +68,12 @@ def fit_column(stored: str, wanted: str) -> ColumnFit:
 
 def _plain(kind: str) -> str:
     dictionary = re.match(r"dictionary<values=([^,]+), ", kind)
-    kind = dictionary[1] if dictionary else kind
+    kind = _LAYOUT.sub("", dictionary[1] if dictionary else kind)
     return _SAME.get(kind, kind)
 
 
 def _head(kind: str) -> str:
-    return kind.partition("<")[0].removeprefix("large_")
+    return kind.partition("<")[0]
 
 
 @dataclass(frozen=True)
@@ -124,12 +131,22 @@ def find_rewrite_cause(facts: FileFacts, table: TableShape) -> str | None:
     for name, stored in facts.types.items():
         if fit_column(stored, table.types[name]) == "cast":
             return f"column {name} is {stored} in the file and {table.types[name]} in the table"
-    alone = sorted(facts.in_path - facts.types.keys() - table.identity)
-    if alone:
-        return f"column {alone[0]} is only in its path, and the table is not partitioned by it"
+    cause = _find_path_cause(facts.in_path - facts.types.keys(), table)
+    if cause:
+        return cause
     strange = [leaf for leaf in facts.leaves if leaf not in table.leaves]
     if strange:
         return f"its nested column {strange[0]} is not stored as Iceberg stores it"
+    return None
+
+
+def _find_path_cause(only_in_path: frozenset[str], table: TableShape) -> str | None:
+    alone = sorted(only_in_path - table.identity)
+    if alone:
+        return f"column {alone[0]} is only in its path, and the table is not partitioned by it"
+    required = sorted(only_in_path & table.required)
+    if required:
+        return f"the required column {required[0]} is only in its path, where PyIceberg reads none"
     return None
 
 
@@ -170,7 +187,8 @@ def find_database_fault(
         if kind.endswith("[]"):
             inner = re.fullmatch(r"(?:large_)?list<element: (.+?)(?: not null)?>", other)
             # An infinite date within an array would go unseen.
-            other = inner[1] if inner and not element.startswith(("date", "time")) else ""
+            is_read = inner and not element.startswith(("date", "time"))
+            other = inner[1].removeprefix("extension") if inner and is_read else ""
         if not other.startswith(_DATABASE_TYPES.get(element, ("\0",))):
             return f"column {name} is {kind}, which does not become {wanted[name]}"
     return None

@@ -244,10 +244,10 @@ def _prove(
                 fix=f"lakehouse-backfill product migrate {declared.migration} --undo, and again",
             )
         if not state.is_accepted:
-            _require_unchanged(ports.place, declared, survey.good)
+            _require_unchanged(ports.place, declared, survey.parts)
             _require_none_added(ports.place, declared, survey)
         return recorded, state
-    _require_unchanged(ports.place, declared, survey.good)
+    _require_unchanged(ports.place, declared, survey.parts)
     snapshot_id = ports.tables.branch_snapshot(table)
     sums = ports.new_sums()
     files = ports.tables.sums(table, state, sums)
@@ -258,7 +258,7 @@ def _prove(
     )
     document = proof.proof_document(survey, state, snapshot_id, (files, found), answers)
     # What changed while it was read is named as that, and not as sides that differ.
-    _require_unchanged(ports.place, declared, survey.good)
+    _require_unchanged(ports.place, declared, survey.parts)
     _require_none_added(ports.place, declared, survey)
     recorded_digest = context.evidence.record(state.migration_id, proof.PROOF, document, 0)
     proof.require_agreement(document, declared.migration)

@@ -132,18 +132,19 @@ class MigrationCase:
         }
 
     def kill_at(
-        self, moment: str, environment: dict[str, str] | None = None, *, wait_s: int = 60
-    ) -> None:
-        """Migrate in a process of its own that dies at a moment, `POINT COUNT`."""
+        self, moment: str, environment: dict[str, str] | None = None, *, wait_s: int = 60,
+        act: str = "migrate",
+    ) -> None:  # fmt: skip
+        """Migrate, or undo it, in a process of its own that dies at a moment, `POINT COUNT`."""
         child: multiprocessing.process.BaseProcess = FORKS.Process(
-            target=_migrate_until, args=(str(self.project), moment, environment or {})
+            target=_migrate_until, args=(str(self.project), moment, environment or {}, act)
         )
         child.start()
         child.join(wait_s)
         assert child.exitcode == -signal.SIGKILL, moment
 
 
-def _migrate_until(folder: str, moment: str, environment: dict[str, str]) -> None:
+def _migrate_until(folder: str, moment: str, environment: dict[str, str], act: str) -> None:
     # The process is forked from one that may be older than a variable of the test.
     os.environ.update(environment)
     seen: Counter[str] = Counter()
@@ -154,7 +155,7 @@ def _migrate_until(folder: str, moment: str, environment: dict[str, str]) -> Non
             os.kill(os.getpid(), signal.SIGKILL)
 
     fault_points.install_hook(kill)
-    Project.open(Path(folder)).migrate("trips", "ana")
+    getattr(Project.open(Path(folder)), act)("trips", "ana")
 
 
 def trip(number: int, **others: Any) -> dict[str, Any]:

@@ -85,11 +85,7 @@ class IcebergMigratedTables:
         While files of the old place are its files, `gc.enabled` is false: engines then refuse to
         delete files that no snapshot needs, and DROP TABLE PURGE.
         """
-        schema = contract_schema(contract)
-        properties = {
-            STATE_PROPERTY: canonical_json(state),
-            TableProperties.DEFAULT_NAME_MAPPING: schema.name_mapping.model_dump_json(),
-        }
+        properties = {STATE_PROPERTY: canonical_json(state)}
         if state.keeps_files:
             properties["gc.enabled"] = "false"
         create_table(self.catalog, contract, properties)
@@ -235,7 +231,11 @@ class IcebergMigratedTables:
         )
 
     def _open_branch(self, name: str, state: MigrationState) -> None:
-        """Make the branch, on an empty snapshot: PyIceberg makes none in a table without one."""
+        """Make the branch, on an empty snapshot: PyIceberg makes none in a table without one.
+
+        The same commit maps columns by name, as only the table says which id a column has: a
+        catalog counts nested ones in another order than the contract's schema.
+        """
 
         def prepare(table: Table) -> Transaction:
             transaction = table.transaction()
@@ -248,6 +248,8 @@ class IcebergMigratedTables:
                 "snapshot-id": append.snapshot_id,
             }
             transaction._apply((updates.SetSnapshotRefUpdate.model_validate(branch),), ())
+            mapping = table.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
             return transaction
 
         self._commits.commit_without_state(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-#: Folders of table formats: which of their files count is said elsewhere than in the folder.
+#: Folders of table formats: which files beside them count is said within these.
 _TABLE_FORMATS = {
     "_delta_log": "a Delta table", ".hoodie": "a Hudi table", "metadata": "an Iceberg table",
+    "_spark_metadata": "the output of a Spark stream",
 }  # fmt: skip
+_IS_NO_FILE = "it is no file, or a link that leads to none"
+_TABLE_SIGN = re.compile(
+    r"(?:(.*?)/)?(_delta_log|\.hoodie|_spark_metadata|metadata(?=/[^/]*\.metadata\.json$))(?:/.*)?",
+    re.DOTALL,
+)
 #: What Hive writes for null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FOOTER_TAIL, _READ_BYTES = 8, 1 << 22
@@ -35,8 +41,8 @@ class ListedFile(NamedTuple):
     name: str
     size_bytes: int
     modified: str
-    #: Other names of the same file.
-    also: tuple[str, ...] = ()
+    #: Why it cannot be read as a file of its own.
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class OldFolder:
 
     def path(self, name: str) -> str:
         """Return the path of a file in its store."""
-        return f"{self.root}/{name}"
+        return f"{self.root}/{name}" if name else self.root
 
     def list_files(self) -> tuple[ListedFile, ...]:
         """Return the files, by name; raises SourceDown, Blocked for a folder that is a table."""
@@ -91,17 +97,25 @@ class OldFolder:
                     f"a name in {self.root} is no UTF-8", state=_NOTHING, fix="rename the file"
                 ) from error
         self._require_plain(names)
-        fits = compile_pattern(self.pattern)
+        pattern = compile_pattern(self.pattern)
+
+        def fits(name: str) -> bool:
+            return bool(pattern.fullmatch(name)) and not _is_hidden(name)
+
         wanted = {
             name: info
-            for name, info in sorted(names.items())
-            if info.type == FileType.File and fits.fullmatch(name) and not _is_hidden(name)
+            for name, info in names.items()
+            if info.type != FileType.Directory and fits(name)
         }
         others = self._other_names(wanted)
-        return tuple(
-            ListedFile(name, int(info.size), _modified(info), others.get(name, ()))
+        found = [
+            ListedFile(name, int(info.size), _modified(info), others.get(name, ""))
+            if info.type == FileType.File
+            else ListedFile(name, 0, _modified(info), _IS_NO_FILE)
             for name, info in wanted.items()
-        )
+        ]
+        found += [ListedFile(name, 0, "", _IS_NO_FILE) for name in self._dead_links() if fits(name)]
+        return tuple(sorted(found))
 
     def read_state(self, name: str) -> tuple[int, str, str] | None:
         """Return size, time of change, and digest of the footer as they are now; None: gone."""
@@ -117,14 +131,22 @@ class OldFolder:
                 return None
 
     def footer_digest(self, name: str, size_bytes: int) -> str:
-        """Return the SHA-256 of the footer of a Parquet file, or of the end of another file."""
-        with self.store.open_input_file(self.path(name)) as file:
-            file.seek(max(0, size_bytes - _FOOTER_TAIL))
-            tail = file.read(_FOOTER_TAIL)
-            length = int.from_bytes(tail[:4], "little") if len(tail) == _FOOTER_TAIL else 0
-            start = max(0, size_bytes - _FOOTER_TAIL - min(length, size_bytes))
-            file.seek(start)
-            return hashlib.sha256(file.read(size_bytes - start)).hexdigest()[:32]
+        """Return the SHA-256 of the footer of a Parquet file, or of the end of another file.
+
+        Raises FileNotFoundError, SourceDown.
+        """
+        try:
+            with self.store.open_input_file(self.path(name)) as file:
+                file.seek(max(0, size_bytes - _FOOTER_TAIL))
+                tail = file.read(_FOOTER_TAIL)
+                length = int.from_bytes(tail[:4], "little") if len(tail) == _FOOTER_TAIL else 0
+                start = max(0, size_bytes - _FOOTER_TAIL - min(length, size_bytes))
+                file.seek(start)
+                return hashlib.sha256(file.read(size_bytes - start)).hexdigest()[:32]
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise source_down(f"{self.path(name)} cannot be read: {error}") from error
 
     def require_bytes(self, name: str) -> None:
         """Read the bytes of a file that a parser refused: a store that is down makes no file bad.
@@ -140,31 +162,41 @@ class OldFolder:
 
     def _require_plain(self, names: dict[str, FileInfo]) -> None:
         """Raise Blocked when the folder belongs to a table format: old files would come back."""
-        for name in names:
-            first, _, rest = name.partition("/")
-            is_sign = first in _TABLE_FORMATS and (
-                first != "metadata" or rest.endswith(".metadata.json")
-            )
-            if is_sign:
+        for found in filter(None, map(_TABLE_SIGN.fullmatch, names)):
+            folder, sign = found[1] or "", found[2]
+            if not _is_hidden(folder):
                 raise Blocked(
-                    f"{self.root} is {_TABLE_FORMATS[first]}, and no plain folder of Parquet "
-                    "files: files that it does not count any more may lie in it",
+                    f"{self.path(folder)} is {_TABLE_FORMATS[sign]}, and no plain folder of "
+                    "Parquet files: files that it does not count any more may lie in it",
                     state=_NOTHING,
                     fix="write its rows out as plain files first, or bring it in by its own tools",
                 )
 
-    def _other_names(self, wanted: dict[str, FileInfo]) -> dict[str, tuple[str, ...]]:
-        """Return by name the other names of the same file: links to files or folders."""
+    def _dead_links(self) -> Iterator[str]:
+        """Give the links that lead to nothing, which Arrow does not list."""
+        from pyarrow.fs import LocalFileSystem
+
+        if not isinstance(self.store, LocalFileSystem):
+            return
+        for folder, _, files in os.walk(self.root):
+            for path in map(Path(folder).joinpath, files):
+                if path.is_symlink() and not path.exists():
+                    yield str(path.relative_to(self.root))
+
+    def _other_names(self, wanted: dict[str, FileInfo]) -> dict[str, str]:
+        """Return by name which other name the same file has: links to files or folders."""
         from pyarrow.fs import LocalFileSystem
 
         if not isinstance(self.store, LocalFileSystem):
             return {}
-        real = {name: os.path.realpath(info.path) for name, info in wanted.items()}
-        counts = Counter(real.values())
-        doubled = [name for name, path in real.items() if counts[path] > 1]
+        names: dict[str, list[str]] = {}
+        for name, info in wanted.items():
+            names.setdefault(os.path.realpath(info.path), []).append(name)
         return {
-            name: tuple(other for other in doubled if other != name and real[other] == real[name])
-            for name in doubled
+            name: f"the same file is also reached as {same[1] if name == same[0] else same[0]}"
+            for same in names.values()
+            if len(same) > 1
+            for name in same
         }
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 16_384
 _MAX_REASON = 300
+#: Digits of a decimal that holds every whole number with all scales of a column.
+_ANY_DIGITS = 76
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,17 @@ class ParquetPlace:
             ) from error
 
     def changed(self, parts: Iterable[MigrationPart]) -> tuple[str, ...]:
-        """Return which files have another size, time of change or footer, or are gone."""
-        return tuple(
-            part.name
-            for part in parts
-            if self.folder.read_state(part.name) != (part.size_bytes, part.modified, part.footer)
-        )
+        """Return which files have another size, time of change or footer, or are gone.
+
+        A bad file may be gone: no row of it is migrated.
+        """
+        return tuple(part.name for part in parts if self._is_changed(part))
+
+    def _is_changed(self, part: MigrationPart) -> bool:
+        found = self.folder.read_state(part.name)
+        if part.action == "reject":
+            return found is not None and found[:2] != (part.size_bytes, part.modified)
+        return found != (part.size_bytes, part.modified, part.footer)
 
     def added(self, survey: MigrationSurvey) -> tuple[str, ...]:
         """Return the files that came later."""
@@ -92,9 +99,9 @@ class ParquetPlace:
             "name": listed.name, "size_bytes": listed.size_bytes, "modified": listed.modified,
         }  # fmt: skip
         try:
+            if listed.fault:
+                raise _bad(listed.fault)
             footer = self.folder.footer_digest(listed.name, listed.size_bytes)
-            if listed.also:
-                raise _bad(f"the same file is also reached as {listed.also[0]}")
             sums, not_numbers = self.new_sums(), set[str]()
             with self._open(listed.name) as file:
                 facts = self._facts(listed.name, file)
@@ -166,8 +173,12 @@ class ParquetPlace:
             pairs = path_values(name)
         except UnicodeDecodeError as error:
             raise _bad("its path is no UTF-8") from error
-        if len({column for column, _ in pairs}) < len(pairs):
+        in_path = frozenset(column for column, _ in pairs)
+        if len(in_path) < len(pairs):
             raise _bad("its path names a column twice")
+        lost = sorted(self._columns_above().difference(schema.names, in_path))
+        if lost:
+            raise _bad(f"column {lost[0]} is only in the path above the location")
         old = frozenset(c.path for c in columns if c.physical_type == "INT96")
         inner = sorted(old.difference(schema.names))
         if inner:
@@ -176,9 +187,15 @@ class ParquetPlace:
             types={field.name: str(field.type) for field in schema},
             leaves=tuple(column.path for column in columns),
             has_field_ids=any(_has_ids(field) for field in schema),
-            in_path=frozenset(column for column, _ in pairs),
+            in_path=in_path,
             location=self.folder.location(name),
             old_instants=old,
+        )
+
+    def _columns_above(self) -> frozenset[str]:
+        """Return the columns of which the location is a partition folder, or lies in one."""
+        return frozenset(name for name, _ in path_values(f"{self.folder.root}/")) & frozenset(
+            self.schema.names
         )
 
     def _rows(self, name: str, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
@@ -308,9 +325,16 @@ def _exact(column: pa.Array, field: pa.Field, *, is_utc: bool) -> pa.Array:
 
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
-    if column.type == field.type:
-        return column
     try:
+        if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
+            column.validate(full=True)  # texts that are no UTF-8
+        if column.type == field.type:
+            return column
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        if pa.types.is_integer(column.type) and pa.types.is_decimal(field.type):
+            # Arrow asks whether the type fits, here it is each value.
+            column = column.cast(pa.decimal256(_ANY_DIGITS, field.type.scale))
         if is_utc and pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp(column.type.unit, "UTC"))
             return column.cast(pa.timestamp("us", "UTC")).cast(field.type)

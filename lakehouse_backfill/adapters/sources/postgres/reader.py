@@ -145,8 +145,6 @@ class PostgresPlace:
         wanted = {one.name: str(one.type) for one in self.schema}
         fault = find_database_fault(self._types, wanted, self.required)
         key = self.declared.key
-        if fault is None and "%" in "".join(self._relation):
-            fault = "its name has a %"
         if fault is None and key not in self._types:
             fault = f"the key {key} is no column"
         if fault is not None:
@@ -235,27 +233,29 @@ class PostgresPlace:
         return [name for name in self.schema.names if name in self._types]
 
     def _sql(self, text: str) -> Any:
-        """Return a statement whose names are quoted by the driver."""
+        """Return a statement whose names are quoted by the driver; run it with values."""
         from psycopg2 import sql
+
+        def quote(*names: str) -> Any:
+            # The driver looks for its placeholders in names, too.
+            return sql.Identifier(*(name.replace("%", "%%") for name in names))
 
         columns = []
         for name in self._selected():
             cast = _CASTS.get(self._types[name])
-            quoted = sql.Identifier(name)
-            columns.append(quoted + sql.SQL(f"::{cast}") if cast else quoted)
+            columns.append(quote(name) + sql.SQL(f"::{cast}") if cast else quote(name))
         return sql.SQL(text).format(
             columns=sql.SQL(", ").join(columns),
             finite=sql.SQL(", ").join(
-                sql.SQL("bool_or(NOT isfinite({}))").format(sql.Identifier(name))
-                for name in self._dates()
+                sql.SQL("bool_or(NOT isfinite({}))").format(quote(name)) for name in self._dates()
             ),
-            table=sql.Identifier(*self._relation),
-            key=sql.Identifier(self.declared.key),
+            table=quote(*self._relation),
+            key=quote(self.declared.key),
             # One of the types that fit, as the database writes it.
             kind=sql.SQL(key_kind(self._types.get(self.declared.key, "text"))),
         )
 
-    def _fetch(self, text: str, values: tuple[Any, ...] | None = None) -> list[tuple[Any, ...]]:
+    def _fetch(self, text: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         connection = self._connect()
         statement = self._sql(text) if self._types else text
         with _translate_errors(self.name), connection.cursor() as cursor:
@@ -293,6 +293,8 @@ def _fetch_rows(cursor: Any) -> list[tuple[Any, ...]]:
     """Return the next rows; raises RejectedInput for a value that Python cannot hold."""
     try:
         rows: list[tuple[Any, ...]] = cursor.fetchmany(_BATCH_ROWS)
+    except UnicodeDecodeError as error:
+        raise _bad("a text is not in the encoding of the database") from error
     except (ValueError, OverflowError) as error:
         raise _bad("a date or instant lies outside the years 1 to 9999") from error
     return rows

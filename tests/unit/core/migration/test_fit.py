@@ -51,6 +51,7 @@ FILE = FileFacts(
         ("decimal128(8, 3)", "decimal128(12, 2)", "cast"),
         ("int32", "decimal128(12, 2)", "cast"),
         ("double", "decimal128(12, 2)", "clash"),
+        ("decimal256(8, 2)", "decimal128(12, 2)", "cast"),
         ("string", "large_string", "as_is"),
         ("dictionary<values=string, indices=int32, ordered=0>", "large_string", "as_is"),
         ("binary", "large_string", "cast"),
@@ -58,11 +59,17 @@ FILE = FileFacts(
         ("timestamp[us]", "timestamp[us]", "as_is"),
         ("timestamp[ns]", "timestamp[us]", "cast"),
         ("timestamp[ms, tz=UTC]", "timestamp[us, tz=UTC]", "cast"),
+        ("timestamp[us, tz=Etc/UTC]", "timestamp[us, tz=UTC]", "as_is"),
+        ("timestamp[us, tz=Europe/Rome]", "timestamp[us, tz=UTC]", "cast"),
         ("timestamp[us]", "timestamp[us, tz=UTC]", "clash"),
         ("timestamp[us, tz=UTC]", "timestamp[us]", "clash"),
         ("date64[ms]", "date32[day]", "cast"),
         ("date32[day]", "timestamp[us]", "clash"),
         ("null", "double", "cast"),
+        ("extension<arrow.json>", "large_string", "cast"),
+        ("fixed_size_binary[16]", "extension<arrow.uuid>", "cast"),
+        ("list<element: string not null>", "large_list<element: large_string>", "as_is"),
+        ("map<string, int64 ('at')>", "map<large_string, int64>", "as_is"),
         ("list<element: int32>", "large_list<element: int64>", "cast"),
         ("list<element: int32>", "struct<a: int32>", "clash"),
         ("bool", "int32", "clash"),
@@ -110,6 +117,10 @@ def test_a_file_is_bad_for_the_first_reason(facts: FileFacts, fault: str | None)
             "column at is only in its path, and the table is not partitioned by it",
         ),
         (
+            replace(FILE, types={}, in_path=frozenset({"id"})),
+            "column id is only in its path, and the table is not partitioned by it",
+        ),
+        (
             replace(FILE, leaves=("id", "tags.bag.array_element")),
             "its nested column tags.bag.array_element is not stored as Iceberg stores it",
         ),
@@ -117,6 +128,13 @@ def test_a_file_is_bad_for_the_first_reason(facts: FileFacts, fault: str | None)
 )
 def test_a_file_is_written_again_for_the_first_reason(facts: FileFacts, cause: str | None) -> None:
     assert find_rewrite_cause(facts, TABLE) == cause
+
+
+def test_a_required_column_that_is_only_in_the_path_is_written_into_the_file() -> None:
+    table = replace(TABLE, required=frozenset({"id", "day"}))
+    assert find_rewrite_cause(FILE, table) == (
+        "the required column day is only in its path, where PyIceberg reads none"
+    )
 
 
 @pytest.mark.req("T10")
@@ -137,6 +155,8 @@ def test_a_file_is_written_again_for_the_first_reason(facts: FileFacts, cause: s
         ("jsonb", "large_string", True),
         ("text[]", "large_list<element: large_string>", True),
         ("text[]", "large_string", False),
+        ("uuid[]", "large_list<element: large_string>", True),
+        ("uuid[]", "large_list<element: extension<arrow.uuid>>", False),
         ("date[]", "large_list<element: date32[day]>", False),
         ("interval", "large_string", False),
         ("mood", "large_string", False),
