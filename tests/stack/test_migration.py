@@ -48,14 +48,14 @@ columns:
 consumers: []
 """
 MAKE = """
-CREATE TABLE "Old Trips" (id bigint PRIMARY KEY, at timestamptz, local timestamp,
+CREATE TABLE "Old %Trips" (id bigint PRIMARY KEY, at timestamptz, local timestamp,
   fare numeric(12, 2), km real, ref uuid, more jsonb, tags text[], raw bytea, open boolean,
   day date);
-INSERT INTO "Old Trips" SELECT n, timestamptz '2024-01-01 23:00+01' + n * interval '7 hours',
+INSERT INTO "Old %Trips" SELECT n, timestamptz '2024-01-01 23:00+01' + n * interval '7 hours',
   timestamp '2024-01-01 00:00:00.000001' + n * interval '1 day', n * 1.25, n / 7.0,
   md5(n::text)::uuid, jsonb_build_object('n', n, 'text', 'é'), ARRAY['a', NULL, n::text],
   decode(md5(n::text), 'hex'), n % 2 = 0, date '2024-01-01' + n FROM generate_series(1, 95) n;
-INSERT INTO "Old Trips" (id) VALUES (-5), (1000);
+INSERT INTO "Old %Trips" (id) VALUES (-5), (1000);
 """
 
 
@@ -67,7 +67,7 @@ class DatabaseCase(MigrationCase):
         (folder / "catalog/contracts/silver.trips.yaml").write_text(CONTRACT)
         self.database = database
         declared = folder / "catalog/migrations/trips.yaml"
-        place = f"postgres: {{dsn: {DSN}, table: '\"Old Trips\"', key: id, rows_per_part: 10}}\n"
+        place = f"postgres: {{dsn: {DSN}, table: '\"Old %Trips\"', key: id, rows_per_part: 10}}\n"
         text = declared.read_text().replace("parquet: {location: old/trips}\n", place)
         declared.write_text(f"{text}files_per_commit: 3\n{more}")
 
@@ -86,7 +86,7 @@ class DatabaseCase(MigrationCase):
         return self.execute(
             "SELECT id, (extract(epoch FROM at) * 1000000)::bigint, local::text, fare::text, "
             "km::float8, ref::text, more::text, tags, encode(raw, 'hex'), open, day::text "
-            'FROM "Old Trips" ORDER BY id'
+            'FROM "Old %Trips" ORDER BY id'
         )
 
     def found(self) -> list[tuple[Any, ...]]:
@@ -125,8 +125,8 @@ def test_a_table_is_copied_as_of_one_snapshot_of_the_database(
         """Change the table once the copy has begun."""
         if point == "MigratedTables.commit:after":
             fault_points.install_hook(None)
-            case.execute('DELETE FROM "Old Trips" WHERE id > 50')
-            case.execute('INSERT INTO "Old Trips" (id) VALUES (60)')
+            case.execute('DELETE FROM "Old %Trips" WHERE id > 50')
+            case.execute('INSERT INTO "Old %Trips" (id) VALUES (60)')
 
     fault_points.install_hook(meddle)
     try:
@@ -151,7 +151,7 @@ def test_a_copy_that_was_killed_begins_again_with_a_new_snapshot(
         "MigratedTables.note:before 1",
     ):
         case.kill_at(moment, {DSN: os.environ[DSN]})
-        case.execute('UPDATE "Old Trips" SET fare = fare + 1')
+        case.execute('UPDATE "Old %Trips" SET fare = fare + 1')
     done = case.migrate()
     assert done.accepted
     assert "a new snapshot of the database was taken" in done.warnings[0]
@@ -165,7 +165,7 @@ def test_once_both_sides_agreed_the_database_is_not_read_again(
     case.execute(MAKE)
     expected = case.truth()
     case.kill_at("MigratedTables.note:after 1", {DSN: os.environ[DSN]})
-    case.execute('TRUNCATE "Old Trips"')
+    case.execute('TRUNCATE "Old %Trips"')
     done = case.migrate()
     assert (done.accepted, done.warnings) == (True, ())
     assert case.found() == expected
@@ -174,9 +174,9 @@ def test_once_both_sides_agreed_the_database_is_not_read_again(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ('ALTER TABLE "Old Trips" ADD since interval', "column since is not in the contract"),
-        ('ALTER TABLE "Old Trips" ALTER km TYPE text', "column km is text, which does not become"),
-        ('ALTER TABLE "Old Trips" ALTER local TYPE timestamptz', "column local is timestamp with"),
+        ('ALTER TABLE "Old %Trips" ADD since interval', "column since is not in the contract"),
+        ('ALTER TABLE "Old %Trips" ALTER km TYPE text', "column km is text, which does not become"),
+        ('ALTER TABLE "Old %Trips" ALTER local TYPE timestamptz', "column local is timestamp with"),
     ],
 )
 def test_a_table_whose_columns_do_not_fit_is_refused(
@@ -193,11 +193,11 @@ def test_a_table_whose_columns_do_not_fit_is_refused(
 def test_values_that_do_not_fit_are_named_by_their_column(database: str, tmp_path: Path) -> None:
     case = DatabaseCase(tmp_path / "p", database)
     case.execute(MAKE)
-    case.execute('ALTER TABLE "Old Trips" ALTER fare TYPE numeric')
-    case.execute("""UPDATE "Old Trips" SET fare = 'NaN' WHERE id = 7""")
-    case.execute('UPDATE "Old Trips" SET fare = 0.001 WHERE id = 27')
-    case.execute("""UPDATE "Old Trips" SET tags = '{{a,b},{c,d}}' WHERE id = 47""")
-    case.execute("""UPDATE "Old Trips" SET at = 'infinity' WHERE id = 67""")
+    case.execute('ALTER TABLE "Old %Trips" ALTER fare TYPE numeric')
+    case.execute("""UPDATE "Old %Trips" SET fare = 'NaN' WHERE id = 7""")
+    case.execute('UPDATE "Old %Trips" SET fare = 0.001 WHERE id = 27')
+    case.execute("""UPDATE "Old %Trips" SET tags = '{{a,b},{c,d}}' WHERE id = 47""")
+    case.execute("""UPDATE "Old %Trips" SET at = 'infinity' WHERE id = 67""")
     done = case.migrate()
     assert not done.accepted
     assert {part.name: part.because.partition(" that ")[0] for part in done.rejected_parts} == {
