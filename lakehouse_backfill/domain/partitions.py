@@ -88,7 +88,11 @@ class ScopeField(Value):
 
     def __str__(self) -> str:
         name = "the whole table" if self.is_whole_table else f"{self.transform}({self.column})"
-        others = (f"{one.field.column} = {' or '.join(one.partitions)}" for one in self.only)
+        others = (
+            f"{one.field if one.field.has_no_order else one.field.column} = "
+            f"{' or '.join(one.partitions)}"
+            for one in self.only
+        )
         return " with ".join([name, *([" and ".join(others)] if self.only else [])])
 
 

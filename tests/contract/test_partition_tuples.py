@@ -21,7 +21,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DecimalType
 
-from lakehouse_backfill.adapters.local.scan import plan_scan
+from lakehouse_backfill.adapters.local.scan import count_rows, plan_scan
+from lakehouse_backfill.domain.labels.values import bucket_number
 from lakehouse_backfill.domain.partitions import (
     Scope,
     ScopeField,
@@ -368,6 +369,40 @@ def test_buckets_are_narrowed_by_a_field_of_another_name_than_its_column(tmp_pat
     buckets = only("EU", of=field_of("id", "bucket[4]"))
     scope = Scope(field=buckets, partitions=("0", "1", "2", "3"))
     assert sum(file.rows for file in kit.tables.scoped("silver.t", kit.head(), scope).files) == 2
+
+
+@pytest.mark.req("U1b", "U11", "U12")
+def test_tuples_by_a_bucket_are_swapped_and_put_back(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"), ("region", "bucket[3]"))
+    regions = [*(f"r{number}" for number in range(9)), None]
+    buckets = [one and bucket_number("bucket[3]", "string", one) for one in regions]
+    own = [number for number, bucket in enumerate(buckets) if bucket in (buckets[0], None)]
+    assert len(own) < 9
+    kit.append(*(row(n, DAYS[1], "old", region) for n, region in enumerate(regions)))
+    kit.append(row(20, DAYS[2], "old", regions[0]))
+    by = field_of("region", "bucket[3]")
+    new = [row(100 + n, DAYS[1], "new", regions[n]) for n in own]
+    request = kit.stage(only(buckets[0], None, of=DAY, by=by), {DAYS[1]: new})
+    beside = next(n for n, bucket in enumerate(buckets) if n not in own)
+    kit.append(row(30, DAYS[1], "live", regions[beside]))
+    before = kit.rows()
+    swap = kit.publisher.adopt(request)
+    assert (swap.files_removed, swap.files_added) == (2, 2)
+    kept = [one for one in before if one[1] != DAYS[1] or one[0] not in own]
+    assert kit.rows() == sorted(
+        [*kept, *((100 + n, DAYS[1], regions[n], "new") for n in own)], key=str
+    )
+    spans = scope_row_ranges(request.scope)
+    tasks = plan_scan(kit.catalog, "silver.t", swap.snapshot_id, spans).tasks
+    assert sum(task.file.record_count for task in tasks) == len(own)
+    assert count_rows(kit.catalog, "silver.t", swap.snapshot_id, spans) is None
+    kit.publisher.revert(kit.revert_request(swap, request.scope))
+    assert kit.rows() == before
+    again = kit.stage(request.scope.field, {DAYS[1]: new}, run="r2")
+    kit.append(row(31, DAYS[1], "live", None))
+    with pytest.raises(TargetChanged, match=f"changed {DAYS[1]}"):
+        kit.publisher.adopt(again)
 
 
 TIMES = tuple(datetime(2013, 2, 2, 7, micro // 2, 0, micro, timezone.utc) for micro in range(3))

@@ -47,33 +47,37 @@ def test_rows_of_one_tenant_are_repaired_and_all_others_are_carried_over(
 
 
 @pytest.mark.req("U1b", "U11", "U12")
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("version", "by", "carried", "files"), [
+    (2, "tenant", 0, 11), (3, "bucket(2, tenant)", 1, 6),  # A and B are of one bucket, C is not
+])  # fmt: skip
 def test_tenants_that_are_partitions_are_repaired_beside_live_commits_to_others(
-    make: Make, version: int
+    make: Make, version: int, by: str, carried: int, files: int
 ) -> None:
-    modes = seeded(make, version, by=("d", "tenant"), key=["d", "k", "tenant"])
+    modes = seeded(make, version, by=("d", by), key=["d", "k", "tenant"])
     before = modes.rows(*COLUMNS, "produced_by_run_id")
     run_id, found = modes.validated(target={"row_predicate": {"tenant": ["A", None]}}, config={
         "tenant": "A",
     }, **BY_PARTITION)  # fmt: skip
     assert modes.gate(found, "other rows are unchanged") == (
-        True, "0 rows carried over, counts and checksums equal",
+        True, f"{2 * carried} rows carried over, counts and checksums equal",
     )  # fmt: skip
     passed, detail = modes.gate(found, "nothing outside the partitions changed")
-    assert (passed, detail) == (True, "11 files shared, 0 differ")
+    assert (passed, detail) == (True, f"{files} files shared, 0 differ")
     chunks = modes.project.chunks(run_id).chunks
-    assert [(c.carried_rows, c.stray_rows, c.output_rows) for c in chunks] == [(0, 0, 1)] * 2
-    modes.holds("2, 9, B, 29, 1")
+    assert [(c.carried_rows, c.stray_rows, c.output_rows) for c in chunks] == [
+        (carried, 0, 1 + carried)
+    ] * 2
+    modes.holds("2, 9, C, 29, 1")
     modes.publish(run_id)
     # The job has no rows without a tenant, so there are none.
     rows = expected(modes, lambda row: row[2] == "A" and row[0] in (2, 3))
     repaired = [row for row in rows if row[2] is not None or row[0] not in (2, 3)]
-    assert modes.rows() == sorted([*repaired, (2, 9, "B", 29, 1)], key=repr)
+    assert modes.rows() == sorted([*repaired, (2, 9, "C", 29, 1)], key=repr)
     checks = modes.project.verify(run_id, deep=True).to_dict()["checks"]
     assert [check for check in checks if check["ok"] is False] == []
     modes.project.rollback(modes.product, reason="wrong", by="lead")
     back = [row[:-1] for row in before]
-    assert modes.rows() == sorted([*back, (2, 9, "B", 29, 1)], key=repr)
+    assert modes.rows() == sorted([*back, (2, 9, "C", 29, 1)], key=repr)
 
 
 @pytest.mark.req("U1b", "U11")

@@ -240,7 +240,7 @@ def _find_narrowing(
         places = (
             i
             for i, part in enumerate(metadata.specs()[spec_id].fields)
-            if part.source_id == column.field_id and str(part.transform) == "identity"
+            if part.source_id == column.field_id and str(part.transform) == scope.field.transform
         )
         position = next(places, None)
         if position is None:

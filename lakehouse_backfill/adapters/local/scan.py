@@ -142,7 +142,8 @@ def plan_scan(
             seen = {_file_identity(task) for task in tasks}
             rows = filter_of_ranges(part_ranges)
             planned = table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files()
-            planned = _keep_buckets(table, planned, part_ranges)
+            for group in (part_ranges, *(part_ranges[0].only if part_ranges else ())):
+                planned = _keep_buckets(table, planned, group)
             tasks += [task for task in planned if _file_identity(task) not in seen]
     return SnapshotScan(name, table, snapshot_id, table.schema(), tuple(tasks), table.specs())
 
@@ -155,7 +156,8 @@ def count_rows(
     That is where a file holds rows beside the ranges, as far as its partition tells, or where
     delete files hide rows.
     """
-    if any(each.buckets is not None or each.prefix is not None for each in ranges):
+    others = (each for group in ranges[0].only for each in group) if ranges else ()
+    if any(each.buckets is not None or each.prefix is not None for each in (*ranges, *others)):
         return None
     try:
         tasks = plan_scan(catalog, name, snapshot_id, ranges).tasks

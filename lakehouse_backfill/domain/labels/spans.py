@@ -39,7 +39,7 @@ def overlap(one: Scope, other: Scope) -> tuple[str, ...]:
     partition values are apart where any column tells them apart.
     """
     ours, theirs = one.field, other.field
-    if _are_told_apart((*ours.only, *_values_of(one)), (*theirs.only, *_values_of(other))):
+    if _are_told_apart((*ours.only, one), (*theirs.only, other)):
         return ()
     if (ours.column, ours.transform) == (theirs.column, theirs.transform):
         return tuple(label for label in one.partitions if label in set(other.partitions))
@@ -63,13 +63,8 @@ def are_apart(one: ScopeField, other: ScopeField) -> bool:
     return _are_told_apart(one.only, other.only)
 
 
-def _values_of(scope: Scope) -> tuple[Scope, ...]:
-    """Return the partitions of a scope by a column's own value; of other transforms, nothing."""
-    return (scope.whole,) if scope.field.transform == "identity" else ()
-
-
 def _are_told_apart(ours: Iterable[Scope], theirs: Iterable[Scope]) -> bool:
-    """Return whether both name values of one column, and none that is the same."""
+    """Return whether both name partitions by one field, and none that is the same."""
     return any(
         _have_same_labels(one.field, other.field)
         and not set(one.partitions).intersection(other.partitions)
@@ -81,7 +76,8 @@ def _have_same_labels(one: ScopeField, other: ScopeField) -> bool:
     """Return whether equal values of a column have equal labels; promoted types may differ."""
     kinds = {one.type, other.type}
     is_same = len(kinds) == 1 or kinds == {"int", "long"}
-    return (one.column, one.path) == (other.column, other.path) and is_same
+    by, other_by = ((each.column, each.path, each.transform) for each in (one, other))
+    return by == other_by and is_same
 
 
 def _has_common_rows(one: RowRange, other: RowRange) -> bool:

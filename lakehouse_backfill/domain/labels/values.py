@@ -9,7 +9,7 @@ points, binary values their first bytes.
 from __future__ import annotations
 
 import re
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import Annotated, Literal
 
@@ -31,6 +31,8 @@ _TRUNCATED_TYPES = ("int", "long", "string")
 _BOUND_BYTES = 16
 #: The largest values of whole numbers: no row lies above them.
 _MAX_NUMBERS = {"int": 2**31 - 1, "long": 2**63 - 1}
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_WORD = 0xFFFFFFFF
 _HIGHEST_CODE_POINT, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
 
 
@@ -190,6 +192,54 @@ def truncated_bounds(
         raise ValueError(value)  # noqa: TRY004 (a value that does not fit its column)
     end = value + width
     return None if is_beyond(kind, value) else value, None if is_beyond(kind, end) else end
+
+
+def bucket_number(transform: str, kind: str, value: Bound) -> int:
+    """Return the number of the bucket that holds a value of the type (Iceberg spec, appendix B).
+
+    Raises ValueError for a transform that is no bucket, and for values that have none.
+    """
+    if not is_bucket(transform) or isinstance(value, bool):
+        raise ValueError(value)
+    return (_murmur3(_hashed_bytes(kind, value)) & 0x7FFFFFFF) % (width_of(transform) or 1)
+
+
+def _hashed_bytes(kind: str, value: Bound) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    if isinstance(value, Decimal):
+        numerator, denominator = value.as_integer_ratio()
+        unscaled = numerator * int(10 ** (scale_of(kind) or 0)) // denominator
+        length = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+        return unscaled.to_bytes(length, "big", signed=True)
+    if isinstance(value, datetime):
+        at = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        value = (at - _UNIX_EPOCH) // timedelta(microseconds=1)
+    elif isinstance(value, date):
+        value = (value - _UNIX_EPOCH.date()).days
+    return value.to_bytes(8, "little", signed=True)
+
+
+def _murmur3(data: bytes) -> int:
+    """Return MurmurHash3 (x86, 32 bits, seed 0)."""
+    mixed, end = 0, len(data) // 4 * 4
+    for at in range(0, end, 4):
+        mixed ^= _scramble(int.from_bytes(data[at : at + 4], "little"))
+        mixed = (_rotate(mixed, 13) * 5 + 0xE6546B64) & _WORD
+    mixed ^= _scramble(int.from_bytes(data[end:], "little")) ^ len(data)
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _WORD
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _WORD
+    return mixed ^ mixed >> 16
+
+
+def _scramble(word: int) -> int:
+    return _rotate(word * 0xCC9E2D51 & _WORD, 15) * 0x1B873593 & _WORD
+
+
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) & _WORD
 
 
 def next_text(text: str) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timezone
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, In, Or
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import (
     DataFile,
@@ -78,6 +80,9 @@ DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 
 def filter_of(table: Table, rows: RowRange) -> BooleanExpression:
     """Give the filter of a partition's rows; PyIceberg has no term for those of a bucket."""
+    if rows.only:
+        groups = (reduce(Or, (filter_of(table, one) for one in group)) for group in rows.only)
+        return reduce(And, groups, filter_of(table, replace(rows, only=())))
     if not rows.buckets:
         return row_range_filter((rows,))
     column = table.schema().find_field(rows.column)

@@ -16,7 +16,15 @@ from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.diff import Checksum
-from lakehouse_backfill.domain.labels.values import example_of, is_beyond, scale_of, value_text
+from lakehouse_backfill.domain.labels.values import (
+    bucket_number,
+    example_of,
+    fits,
+    is_beyond,
+    is_bucket,
+    scale_of,
+    value_text,
+)
 from lakehouse_backfill.domain.manifest import (
     NamedValue,
     RowPredicate,
@@ -223,9 +231,9 @@ def narrow_scope(
     if base is None or why_not_narrowed(manifest, contract, base, scope):
         return scope
     types = {column.name: column.type for column in base.columns}
-    deciding = _deciding_columns(base)
+    deciding = _deciding_fields(base)
     only = tuple(
-        _named_partitions(name, types[name], values)
+        _named_partitions(deciding[name], values)
         for name, values in resolve_row_predicate(manifest.target, types).items()
         if name in deciding and _is_in_key(name, contract)
     )
@@ -237,13 +245,13 @@ def why_not_narrowed(
 ) -> str:
     """Return why rows beside the predicate are rewritten; empty: files beside it stay as is."""
     target, named = manifest.target, manifest.target.row_predicate or {}
-    decided = sorted(_deciding_columns(base) & named.keys())
+    decided = sorted(_deciding_fields(base).keys() & named.keys())
     reasons = {
         "the whole table is restated": scope.field.is_whole_table,
         f"{base.table} has {base.spec_count} partition specs": base.spec_count > 1,
         f"publish_mode is {target.publish_mode}": target.publish_mode != "replace_partitions",
         "another engine writes the shadow": manifest.transform.writer == "external",
-        "no column of the predicate is a partition field": not decided,
+        "no column of the predicate is a partition field by its own value or a bucket": not decided,
         "the predicate names no value of a column": () in named.values(),
         "source totals are of whole partitions": bool(contract.source_totals),
         f"the key does not hold {', '.join(decided)}, so that other rows may repeat one":
@@ -257,21 +265,30 @@ def _is_in_key(name: str, contract: Contract) -> bool:
     return not contract.key or name in contract.key
 
 
-def _deciding_columns(base: TableInfo) -> frozenset[str]:
-    """Return the columns whose value a file's partition tells."""
+def _deciding_fields(base: TableInfo) -> dict[str, ScopeField]:
+    """Return the partition fields that a column's value decides: its own value, else a bucket.
+
+    A bucket has rows of other values too, which a run carries over as those of other columns.
+    """
     types = {column.name: column.type for column in base.columns}
-    return frozenset(
-        each.column
-        for each in base.partitioning
-        if each.transform == "identity" and not each.path
-        and _value_form(types.get(each.column, "")) is not None
-    )  # fmt: skip
+    found: dict[str, ScopeField] = {}
+    for each in sorted(base.partitioning, key=lambda one: one.transform != "identity"):
+        kind, is_decided = types.get(each.column, ""), each.transform == "identity"
+        is_decided = is_decided or (is_bucket(each.transform) and fits(each.transform, kind))
+        if is_decided and not each.path and _value_form(kind) is not None:
+            by = ScopeField(column=each.column, transform=each.transform, type=kind)
+            found.setdefault(each.column, by)
+    return found
 
 
-def _named_partitions(name: str, kind: str, values: tuple[NamedValue, ...]) -> Scope:
-    by = ScopeField(column=name, transform="identity", type=kind)
-    labels = {partition_label(by, value) for value in values}
+def _named_partitions(by: ScopeField, values: tuple[NamedValue, ...]) -> Scope:
+    stored = values if by.transform == "identity" else map(partial(_bucket_of, by), values)
+    labels = {partition_label(by, value) for value in stored}
     return Scope(field=by, partitions=tuple(sorted(labels, key=label_sort_key(by))))
+
+
+def _bucket_of(by: ScopeField, value: NamedValue) -> int | None:
+    return None if value is None else bucket_number(by.transform, by.type, value)
 
 
 def context_row_predicate(manifest: RunManifest, contract: Contract) -> RowPredicate:

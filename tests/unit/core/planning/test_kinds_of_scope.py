@@ -108,6 +108,7 @@ ONE, TWO = (Scope(field=K, partitions=(label,)) for label in ("1", "2"))
 LONG_TWO = Scope(field=K.model_copy(update={"type": "long"}), partitions=("2", "null"))
 TEXT_TWO = Scope(field=K.model_copy(update={"type": "string"}), partitions=("2",))
 BUCKET_TWO = Scope(field=K.model_copy(update={"transform": "bucket[4]"}), partitions=("2",))
+BUCKET_ONE = BUCKET_TWO.model_copy(update={"partitions": ("1", "null")})
 
 
 @pytest.mark.req("U11")
@@ -120,6 +121,7 @@ BUCKET_TWO = Scope(field=K.model_copy(update={"transform": "bucket[4]"}), partit
     pytest.param(tuples(DAY, ("a",), ONE), TWO, (), id="tuple and value"),
     pytest.param(tuples(DAY, ("a",), ONE), ONE, ("a",), id="tuple and its value"),
     pytest.param(tuples(DAY, ("a",), ONE), BUCKET_TWO, ("a",), id="tuple and bucket"),
+    pytest.param(tuples(DAY, ("a",), BUCKET_ONE), BUCKET_TWO, (), id="buckets"),
     pytest.param(tuples(K, ("1",), DAYS), tuples(DAY, ("2024-01-03",), ONE), (), id="crosswise"),
     pytest.param(tuples(K, ("1",), DAYS), WHOLE, ("1",), id="whole table"),
 ])  # fmt: skip
