@@ -22,7 +22,7 @@ from lakehouse_backfill.config.faults import (
 from lakehouse_backfill.config.project_files import FoundTransform, transforms_in_file
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.core.evidence.run_filter import RunFilter
-from lakehouse_backfill.core.planning.anti_patterns import ANTI_PATTERNS, ANY_NAME
+from lakehouse_backfill.core.guards.anti_patterns import ANTI_PATTERNS, ANY_NAME
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
 from lakehouse_backfill.domain.guards.safety import PaceLimits

@@ -37,8 +37,6 @@ from lakehouse_backfill.config.faults import (
     display_path,
     locate_errors,
 )
-from lakehouse_backfill.config.manifests import load_manifest
-from lakehouse_backfill.config.previous_code import resolve_previous_code
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
 from lakehouse_backfill.config.project_files import find_file_hash, hash_run_files
 from lakehouse_backfill.domain.contract import Contract, Profile
@@ -171,6 +169,8 @@ class Adapters:
     ) -> DeclaredRun:
         """Read a manifest, its contract and the code's hash; contracts that are `known` once."""
         from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
+        from lakehouse_backfill.config.manifests import load_manifest
+        from lakehouse_backfill.config.previous_code import resolve_previous_code
         from lakehouse_backfill.core.planning.plan import DeclaredRun
 
         path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file

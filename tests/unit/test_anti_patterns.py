@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.planning import anti_patterns
+from lakehouse_backfill.core.guards import anti_patterns
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.run import RunState

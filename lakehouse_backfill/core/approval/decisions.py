@@ -18,7 +18,7 @@ from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.guards.outside.effect_log import undo_messages
 from lakehouse_backfill.core.planning import checklist, job_code
-from lakehouse_backfill.core.planning.plan import find_conflicting_runs
+from lakehouse_backfill.core.planning.other_runs import find_conflicting_runs
 from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions

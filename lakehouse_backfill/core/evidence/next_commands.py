@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from lakehouse_backfill.core.planning.checklist import unanswered_questions
-from lakehouse_backfill.core.planning.plan import find_conflicting_runs
+from lakehouse_backfill.core.planning.other_runs import find_conflicting_runs
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.determinism import judge_code
-from lakehouse_backfill.core.guards.outside.effect_log import undo_messages
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
@@ -24,7 +22,16 @@ from lakehouse_backfill.core.planning import (
     reference_versions,
     resolve,
 )
-from lakehouse_backfill.core.planning.stages import find_repeated_run, nothing_to_do_warnings
+from lakehouse_backfill.core.planning.other_runs import (
+    find_conflicting_runs,
+    find_repeated_run,
+    find_status,
+    free_run_id,
+    nothing_to_do_warnings,
+    require_changed_intent,
+    require_revisable,
+    supersede_revised_run,
+)
 from lakehouse_backfill.core.planning.target import (
     advice,
     catch_up,
@@ -44,12 +51,10 @@ from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
-from lakehouse_backfill.domain.labels import spans
 from lakehouse_backfill.domain.labels.values import fits
 from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import (
-    ConflictingRun,
     Plan,
     PreviousCodePin,
     ResolvedManifest,
@@ -112,34 +117,6 @@ def _partition_spec_notes(found: tuple[SpecPartitions, ...]) -> tuple[str, ...]:
         return ()
     texts = [f"{len(each.partitions)} of spec {each.spec_id} ({each.spec})" for each in found]
     return (f"files of several partition specs are replaced: {', '.join(texts)}",)
-
-
-def require_revisable(context: Context, product: str, revise: str | None) -> None:
-    """Raise unless `revise` names a run of the product that can still be superseded.
-
-    Checked before anything is written: a revision that fails half way leaves two open runs.
-    """
-    if revise is None:
-        return
-    status = context.runs.status(revise)
-    if status.product != product:
-        raise errors.ConfigError(
-            f"{revise} restates {status.product}, so a run of {product} cannot revise it",
-            fix="name a run of the same product, or plan without --revise",
-        )
-    if status.state is not RunState.SUPERSEDED:
-        lifecycle.require_legal_move(status, "supersede")
-
-
-def supersede_revised_run(context: Context, plan: Plan, by: str) -> None:
-    """Close the run that the plan revises; once superseded, nothing changes any more."""
-    if plan.revises is None or plan.revises == plan.run_id:
-        return
-    status = context.runs.status(plan.revises)
-    if status.state is RunState.SUPERSEDED:
-        return
-    context.move(status, context.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)
-    undo_messages(context, plan.revises)
 
 
 @dataclass(frozen=True)
@@ -253,7 +230,7 @@ def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatu
     Order: pins, code, run, then the run that this one revises is superseded. Raises ApprovalMissing
     and NotAllowed where plans are signed, and `by` cannot sign this one.
     """
-    known = _find_status(context, plan.run_id)
+    known = find_status(context, plan.run_id)
     if known is not None and known.state in lifecycle.OPEN_STATES:
         return context.runs.plan(plan.run_id), known
     roles.require_plan_environment(plan, context.profile.environment)
@@ -303,8 +280,8 @@ def _complete_plan(
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
     manifest_hash = resolved.manifest_hash
-    run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
-    _require_changed_intent(context, run_id, revise, declared.manifest_file)
+    run_id = free_run_id(context, f"bf-{manifest_hash[:10]}")
+    require_changed_intent(context, run_id, revise, declared.manifest_file)
     repeated = find_repeated_run(context, resolved)
     shadow = isolation.shadow_name(context, resolved, run_id)
     return Plan(
@@ -349,23 +326,6 @@ def _intent_warnings(
     return deprecated + noted + catch_up.revision_warnings(context, resolved, revise)
 
 
-def _require_changed_intent(
-    context: Context, run_id: str, revise: str | None, manifest_file: str
-) -> None:
-    """Raise ConfigError when a plan would revise the open run of exactly the same intent."""
-    if run_id != revise:
-        return
-    state = context.runs.status(run_id).state.value
-    again = f"{command_line('cancel', run_id)}, then {plan_command(manifest_file)}"
-    raise errors.ConfigError(
-        f"{manifest_file} says what {run_id} was planned from: neither manifest, code nor pinned "
-        "inputs have changed, so there is nothing to revise",
-        state=f"nothing was registered; {run_id} stays {state}",
-        fix=f"correct the manifest or its files, then give the same command again; to run the same "
-        f"intent once more: {again}",
-    )
-
-
 def _require_known_columns(texts: Mapping[str, str], resolved: ResolvedManifest) -> None:
     """Raise ConfigError, by file and line, for a SQL file that the pinned inputs do not fit."""
     transform = resolved.manifest.transform
@@ -375,32 +335,6 @@ def _require_known_columns(texts: Mapping[str, str], resolved: ResolvedManifest)
     from lakehouse_backfill.core.guards.sql_columns import require_resolved_columns
 
     require_resolved_columns(texts, transform, resolved.sources)
-
-
-def find_conflicting_runs(
-    context: Context, resolved: ResolvedManifest, ignore: set[str | None]
-) -> tuple[ConflictingRun, ...]:
-    """Name the open runs of the product whose partitions overlap.
-
-    A run that is never published has none, and is none. Neither is a rejected run: it must not
-    block its repair. If its gates are waived later, the publication that comes second is refused,
-    as the partitions have changed.
-    """
-    found = []
-    is_seen = not publish_modes.stays_in_shadow(resolved.manifest)
-    for status in context.runs.list(open_only=True):
-        if (
-            status.run_id in ignore
-            or status.product != resolved.manifest.product
-            or status.state is RunState.REJECTED
-        ):
-            continue
-        other = context.runs.plan(status.run_id)
-        overlap = sorted(spans.overlap(resolved.scope, other.resolved.scope))
-        if is_seen and overlap and not publish_modes.is_never_published(other):
-            state, labels = status.state.value, tuple(overlap)
-            found.append(ConflictingRun(run_id=status.run_id, state=state, partitions=labels))
-    return tuple(found)
 
 
 def target_of(context: Context, declared: DeclaredRun) -> tuple[ScopeField, TableInfo | None]:
@@ -482,19 +416,3 @@ def _target_notes(
     notes += roles.check_plan(context.profile, resolved.manifest.product, waivers)
     notes += pace.place_notes(context, resolved.manifest) + states.start_notes(resolved)
     return (*notes, *table.schema_change_notes(change, resolved.contract))
-
-
-def _find_status(context: Context, run_id: str) -> RunStatus | None:
-    try:
-        return context.runs.status(run_id)
-    except errors.NotFound:
-        return None
-
-
-def _free_run_id(context: Context, wanted: str) -> str:
-    """Return `wanted`, with a number behind it where closed runs of the same intent have it."""
-    run_id, number = wanted, 1
-    while (known := _find_status(context, run_id)) and known.state not in lifecycle.OPEN_STATES:
-        number += 1
-        run_id = f"{wanted}-{number}"
-    return run_id

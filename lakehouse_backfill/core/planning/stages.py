@@ -7,23 +7,19 @@ publication ask it what comes next and what there is to do. So a plan lists what
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Literal
 
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
-from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS
-from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.guards.outside import HookMoment
 from lakehouse_backfill.domain.partitions import Chunk
-from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.serialization import Value
 from lakehouse_backfill.domain.table import parse_branch_shadow
-from lakehouse_backfill.errors import BackfillError, NotFound, Tampered
 
 Phase = Literal[
     "plan", "approval", "staging", "validation", "acceptance", "publication", "upkeep"
@@ -55,15 +51,6 @@ StageKind = Literal[
 ]
 #: Kinds of stages that commit chunks to the shadow, or measure what was committed.
 CHUNK_KINDS: tuple[StageKind, ...] = ("carry_chunk", "stage_chunk", "measure_chunk")
-#: The command that begins a phase, as people type it.
-PHASE_COMMANDS: dict[Phase, str] = {
-    "approval": "approve",
-    "staging": "run",
-    "validation": "validate",
-    "acceptance": "accept",
-    "publication": "publish",
-    "upkeep": "maintain",
-}
 _STAGING_STATES = (
     RunState.APPROVED, RunState.STAGING, RunState.FAILED, RunState.PAUSED, RunState.HALTED,
 )  # fmt: skip
@@ -315,88 +302,3 @@ def _hooks(plan: Plan, moment: HookMoment, kind: StageKind) -> Iterator[Stage]:
     names = [hook.name for hook in plan.resolved.contract.hooks if hook.on == moment]
     if names:
         yield Stage(kind=kind, phase="publication", text=f"calls {', '.join(names)}")
-
-
-#: Publish modes by which a run decides all rows of its partitions.
-_WHOLE_MODES = ("replace_partitions", "append", "pointer_swap", "versioned")
-
-
-def find_repeated_run(context: Context, resolved: ResolvedManifest) -> str:
-    """Return the run whose published rows this one would compute again; empty without one.
-
-    It is the newest accepted one, by the same code and settings, from the same snapshots; nobody
-    has committed to the partitions since. Where that cannot be told, it is empty too.
-    """
-    try:
-        accepted = context.versions.pointer(resolved.contract.product).accepted
-        if accepted is None or accepted.action != "publish" or not accepted.run_id:
-            return ""
-        before = context.runs.plan(accepted.run_id).resolved
-    except (NotFound, Tampered):  # `audit verify` names what is wrong; a plan needs none of it
-        return ""
-    published = set(accepted.scope.partitions) if accepted.scope else set()
-    if not published.issuperset(resolved.scope.partitions) or _recipe(before) != _recipe(resolved):
-        return ""
-    if resolved.contract.publication == "follow":
-        with suppress(BackfillError):
-            table, scope, since = accepted.table, resolved.scope, accepted.snapshot_id
-            if since is not None and context.publisher.changes(table, scope, since) is None:
-                return accepted.run_id
-        return ""
-    return accepted.run_id
-
-
-def repeats_published_rows(plan: Plan) -> bool:
-    """Return whether the run would compute what readers see already, as far as code tells.
-
-    Code with findings of non-determinism may compute other rows from the same input.
-    """
-    return bool(plan.repeats) and not plan.findings
-
-
-def nothing_to_do_warnings(repeated: str, findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Describe a run by the code and input of what readers see already; empty for any other."""
-    if not repeated:
-        return ()
-    same = (
-        f"{repeated} published these partitions by the same code from the same snapshots, and "
-        "nobody has written to them since"
-    )
-    if not findings:
-        return (f"nothing to do: {same}",)
-    places = "1 place" if len(findings) == 1 else f"{len(findings)} places"
-    return (
-        f"{same}; but the code is not deterministic in {places}, so that its rows may come out "
-        "differently",
-    )
-
-
-_SNAPSHOT_FIELDS = ("table", "snapshot_id", "schema_id", "mode", "candidate", "privacy")
-
-
-def recipe_of(resolved: ResolvedManifest) -> object:
-    """Return all that decides what is computed of a partition but the snapshots that are read.
-
-    Unique where rows are carried, so that it equals no other.
-    """
-    return _recipe(resolved, _SNAPSHOT_FIELDS), resolved.contract.lineage_columns
-
-
-def _recipe(
-    resolved: ResolvedManifest, left_out: tuple[str, ...] = ("requested", "privacy")
-) -> object:
-    """Return all that decides what is computed of a partition; unique where rows are carried."""
-    manifest, target = resolved.manifest, resolved.manifest.target
-    is_whole = target.publish_mode in _WHOLE_MODES and not target.row_predicate
-    if not is_whole or resolved.catch_up or target.schema_change or resolved.tombstones:
-        return object()
-    return (
-        resolved.code_hash,
-        resolved.config_hash,
-        resolved.lock_hash,
-        manifest.transform,
-        target.columns,
-        tuple(pin.model_dump(exclude=set(left_out)) for pin in resolved.sources),
-        resolved.contract.columns,
-        resolved.mask_key,
-    )

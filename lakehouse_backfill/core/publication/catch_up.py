@@ -15,12 +15,12 @@ from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning import stages
+from lakehouse_backfill.core.planning.other_runs import supersede_revised_run
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
     make_plan,
     register_plan,
-    supersede_revised_run,
 )
 from lakehouse_backfill.core.planning.target.catch_up import (
     accepted_rows_and_checksum,

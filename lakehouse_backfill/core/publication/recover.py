@@ -16,7 +16,8 @@ from datetime import timedelta
 from functools import partial
 
 from lakehouse_backfill.core.guards.outside import effect_log
-from lakehouse_backfill.core.planning.plan import register_plan, supersede_revised_run
+from lakehouse_backfill.core.planning.other_runs import supersede_revised_run
+from lakehouse_backfill.core.planning.plan import register_plan
 from lakehouse_backfill.core.publication import catch_up, post_publish, publish, rollback
 from lakehouse_backfill.core.publication.expose import find_landed_swap
 from lakehouse_backfill.core.runs import anchors, hooks, lifecycle

@@ -263,6 +263,17 @@ def test_what_readers_compare_comes_before_the_acceptance() -> None:
 # --- what comes next ------------------------------------------------------------------------------
 
 
+#: The command that begins a phase.
+_COMMANDS = {
+    "approval": "approve",
+    "staging": "run",
+    "validation": "validate",
+    "acceptance": "accept",
+    "publication": "publish",
+    "upkeep": "maintain",
+}
+
+
 @pytest.mark.req("P1")
 @pytest.mark.parametrize("state", list(RunState), ids=lambda state: state.value)
 def test_the_command_that_the_log_names_is_that_of_the_next_stage(state) -> None:
@@ -277,7 +288,7 @@ def test_the_command_that_the_log_names_is_that_of_the_next_stage(state) -> None
         # Somebody stopped it: nothing goes on before it is let go on.
         assert command == "unpause {run}"
         return
-    assert command == f"{stages.PHASE_COMMANDS[stage.phase]} {{run}}"
+    assert command == f"{_COMMANDS[stage.phase]} {{run}}"
 
 
 def test_a_publication_that_was_begun_waits_for_nobody() -> None:
