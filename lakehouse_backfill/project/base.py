@@ -212,7 +212,7 @@ class ProjectBase:
 
     def _decision(self, context: Context, run: str, *, is_page_new: bool) -> runs.DecisionResult:
         from lakehouse_backfill.core.approval import decisions
-        from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
+        from lakehouse_backfill.core.evidence.document import approval_records, waiver_records
 
         status = context.runs.status(run)
         try:

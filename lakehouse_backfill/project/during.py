@@ -101,7 +101,7 @@ class RunCommands(ProjectBase):
 
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
-        from lakehouse_backfill.core.evidence import status
+        from lakehouse_backfill.core.evidence import document, status
         from lakehouse_backfill.core.guards.outside.effect_log import messages_lost
         from lakehouse_backfill.core.runs.notes import needs_attention, note_command
 
@@ -111,15 +111,18 @@ class RunCommands(ProjectBase):
             gates = status.stopping_gates(context, one)
             events = context.runs.events(run)
             stands = status.summarise_run_safety(
-                context, one, was_empty=status.run_has_no_old_rows(context, events, run), look=True
+                context,
+                one,
+                was_empty=document.run_has_no_old_rows(context, events, run),
+                look=True,
             )
             line = results.runs.RunLine.of(
                 one, status.with_log_fault(stands, one, events), gates,
-                approvals=status.decision_records(events),
-                waivers=status.waiver_records(events),
+                approvals=document.decision_records(events),
+                waivers=document.waiver_records(events),
                 messages_lost=messages_lost(context, one),
-                notes=status.note_texts(events),
-                **status.rollout_records(context, run, events),
+                notes=document.note_texts(events),
+                **document.rollout_records(context, run, events),
             )  # fmt: skip
             line = replace(line, note_command=note_command(one, events))
             return self._noted(results.runs.StatusResult(runs=(line,)), run)

@@ -111,8 +111,8 @@ class ProofCommands(ProjectBase):
 
         `evidence` is a folder that page and archive were exported to; the project's own if absent.
         """
-        from lakehouse_backfill.core.evidence.status import evidence_document
-        from lakehouse_backfill.core.evidence.verify import verify
+        from lakehouse_backfill.core.evidence.document import evidence_document
+        from lakehouse_backfill.core.evidence.verification.verify import verify
         from lakehouse_backfill.domain.table import StoredCheck
         from lakehouse_backfill.report import page
 
@@ -146,7 +146,7 @@ class ProofCommands(ProjectBase):
         lake can: a log that was rewritten as a whole is found with it, and not without.
         """
         from lakehouse_backfill.config.project_files import read_kept_heads
-        from lakehouse_backfill.core.evidence.verify import audit_all
+        from lakehouse_backfill.core.evidence.verification.audit import audit_all
 
         kept = read_kept_heads(Path(against)) if against else None
         found = audit_all(self.wiring.context, kept, with_anchor=anchor)

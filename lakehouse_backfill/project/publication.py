@@ -100,10 +100,10 @@ class PublicationCommands(ProjectBase):
 
     def versions(self, product: str) -> publications.VersionsResult:
         """List the accepted versions of a product, newest first."""
-        from lakehouse_backfill.core.evidence import status
+        from lakehouse_backfill.core.versions.readers import accepted_versions
 
         try:
-            rows = status.accepted_versions(self.wiring.context, product)
+            rows = accepted_versions(self.wiring.context, product)
         except NotFound:
             self.wiring.contract(product)  # a name that is no product's is the likelier mistake
             raise
@@ -170,9 +170,9 @@ class PublicationCommands(ProjectBase):
 
     def evidence_document(self, run: str) -> dict[str, Any]:
         """Return what shows why a run was (or was not) accepted, as one document."""
-        from lakehouse_backfill.core.evidence import status
+        from lakehouse_backfill.core.evidence import document
 
-        return status.evidence_document(self.wiring.context, run)
+        return document.evidence_document(self.wiring.context, run)
 
 
 def _blocking_file(folder: Path) -> Path | None:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from markupsafe import Markup
 
 from lakehouse_backfill.command_lines import Invocation, command_line
-from lakehouse_backfill.core.evidence.status import WAITING_FOR_PEOPLE, evidence_document, list_runs
+from lakehouse_backfill.core.evidence.document import evidence_document
+from lakehouse_backfill.core.evidence.status import WAITING_FOR_PEOPLE, list_runs
 from lakehouse_backfill.core.planning.stages import Phase, Stage, plan_stages
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.serialization import digest

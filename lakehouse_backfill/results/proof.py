@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         ReproducedPartition,
         ReproduceOutcome,
     )
-    from lakehouse_backfill.core.evidence.verify import VerifyOutcome
+    from lakehouse_backfill.core.evidence.verification.verify import VerifyOutcome
     from lakehouse_backfill.core.runs.event_log import AuditVerdict
 
 _UNCHANGED = "nothing was changed"

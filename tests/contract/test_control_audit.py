@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lakehouse_backfill.adapters.iceberg.control.log import LogAppend
 from lakehouse_backfill.adapters.iceberg.control.log_files import COMPACT_EVERY_COMMITS
 from lakehouse_backfill.adapters.iceberg.control.runs import plan_row, read_event_chains
-from lakehouse_backfill.core.evidence.verify import audit_verify
+from lakehouse_backfill.core.evidence.verification.audit import audit_verify
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
 from lakehouse_backfill.domain.run import Event, Lease, RunState

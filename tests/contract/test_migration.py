@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from lakehouse_backfill import fault_points
-from lakehouse_backfill.core.evidence.verify import audit_verify
+from lakehouse_backfill.core.evidence.verification.audit import audit_verify
 from lakehouse_backfill.domain.publication import MODE_PROPERTY, Pointer, Publication
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, SourceDown, Unsupported
 from lakehouse_backfill.project import Project

@@ -24,7 +24,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     LOG_SEQ,
     ControlTable,
 )
-from lakehouse_backfill.core.evidence.deep_verify import MAX_NAMED_DIFFERENCES
+from lakehouse_backfill.core.evidence.verification.deep_verify import MAX_NAMED_DIFFERENCES
 from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.domain.contract import PIN_DAYS, KeepVersions

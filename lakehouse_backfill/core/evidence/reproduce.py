@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
-from lakehouse_backfill.core.evidence.deep_verify import (
+from lakehouse_backfill.core.evidence.verification.deep_verify import (
     check_each_equal,
     check_equal,
     failed_check,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.evidence.verify import verify
+from lakehouse_backfill.core.evidence.verification.verify import verify
 from lakehouse_backfill.core.guards.outside.sinks import REACHING, answer_files, effective_policy
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan, register_plan
 from lakehouse_backfill.core.planning.target import publish_modes

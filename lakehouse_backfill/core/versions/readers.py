@@ -334,3 +334,14 @@ def _has_changed(
 ) -> bool:
     part = Scope(field=scope.field, partitions=labels)
     return context.publisher.changes(table, part, since) is not None
+
+
+def accepted_versions(context: Context, product: str) -> list[Publication]:
+    """List the accepted versions of a product, newest first; raises NotFound when there is none."""
+    rows = list(pointer.accepted_rows(context.versions.history(product)))
+    if not rows:
+        raise NotFound(
+            f"{product} has no accepted version yet",
+            fix="lakehouse-backfill status   # shows what waits for publication",
+        )
+    return rows

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.evidence.status import has_no_old_rows, summarise_safety
+from lakehouse_backfill.core.evidence.document import has_no_old_rows
+from lakehouse_backfill.core.evidence.status import summarise_safety
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.report.page import render_page
 

@@ -15,7 +15,7 @@ from lakehouse_backfill.core.approval.decisions import (
     failed_gates,
     waive,
 )
-from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.evidence import document
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.runs import gate_registry
@@ -101,7 +101,7 @@ def test_a_waiver_is_recorded_with_gate_scope_content_number_and_reason() -> Non
     assert said == {
         "gate": EDGES, "group": "edge", "scope": "result", "bound_to": digest, "reason": "known",
     }  # fmt: skip
-    (shown,) = status.evidence_document(found, run_id)["waivers"]
+    (shown,) = document.evidence_document(found, run_id)["waivers"]
     assert (shown["gate"], shown["by"], shown["bound_to"]) == (EDGES, "ana", digest)
 
 
@@ -140,7 +140,7 @@ def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> No
         with pytest.raises(ApprovalMissing, match=f"ana rejected {run_id}: no") as said:
             go_on()
         assert said.value.fix.startswith(f"lakehouse-backfill plan m.yaml --revise {run_id}")
-    assert status.waiver_records(found.runs.events(run_id)) == []
+    assert document.waiver_records(found.runs.events(run_id)) == []
     assert found.runs.events(run_id) == before
 
 

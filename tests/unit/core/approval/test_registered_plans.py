@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.evidence.verify import verify
+from lakehouse_backfill.core.evidence.verification.verify import verify
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decisions, signatures
-from lakehouse_backfill.core.evidence import status
-from lakehouse_backfill.core.evidence.verify import audit_all, verify
+from lakehouse_backfill.core.evidence import document
+from lakehouse_backfill.core.evidence.verification.audit import audit_all
+from lakehouse_backfill.core.evidence.verification.verify import verify
 from lakehouse_backfill.core.publication import catch_up
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import recover
@@ -461,7 +462,7 @@ def test_dev_may_stay_unsigned_and_says_so() -> None:
     found = steps.world()[1]
     run_id = steps.published_run(found)
     events = found.runs.events(run_id)
-    records = status.decision_records(events)
+    records = document.decision_records(events)
     assert [(one["decision"], one["signature"]) for one in records] == [
         ("approve", "not signed: the name is the login's, or that of --by"),
         ("accept", "not signed: the name is the login's, or that of --by"),
@@ -476,7 +477,7 @@ def test_dev_may_stay_unsigned_and_says_so() -> None:
 def test_a_signed_decision_says_whose_key_it_is(keys: Keyring) -> None:
     found = prod_world(keys)
     run_id = accepted(keys, found)
-    texts = [one["signature"] for one in status.decision_records(found.runs.events(run_id))]
+    texts = [one["signature"] for one in document.decision_records(found.runs.events(run_id))]
     assert len(texts) == 2
     for text in texts:
         assert text.startswith("signed by ED25519 SHA256:")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import signatures
-from lakehouse_backfill.core.evidence.verify import audit_all, verify
+from lakehouse_backfill.core.evidence.verification.audit import audit_all
+from lakehouse_backfill.core.evidence.verification.verify import verify
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context

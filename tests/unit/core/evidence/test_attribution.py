@@ -8,7 +8,7 @@ from typing import Any, Never
 
 import pytest
 
-from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.evidence import document
 from lakehouse_backfill.core.evidence.attribution import (
     ATTRIBUTION,
     AttributionOptions,
@@ -63,7 +63,7 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     assert done.counts == {"code": 12, "live_write": 2}
     assert (done.changed_rows, done.sampled, done.old) == (2, DAYS, compared.diff.old)
     assert found.evidence.newest(second, ATTRIBUTION)[1] == done.data()  # type: ignore[index]
-    assert status.evidence_document(found, second)["attribution"]["counts"] == done.counts
+    assert document.evidence_document(found, second)["attribution"]["counts"] == done.counts
 
 
 @pytest.mark.req("T9")
@@ -169,7 +169,7 @@ def test_named_code_that_fails_explains_nothing_and_is_named(
     assert (part.basis, part.made_by, part.not_reproduced) == ("none", None, None)
     assert part.named_code == str(NAMED)
     assert part.notes[-1] == "jobs/old.py tried to write"
-    (attempt,) = status.evidence_document(found, run_id)["attempts"]
+    (attempt,) = document.evidence_document(found, run_id)["attempts"]
     assert (attempt["file"], attempt["line"], attempt["during"]) == (
         "jobs/old.py",
         3,

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.evidence.deep_verify import REWRITTEN_ROWS_REASON, DataRead
-from lakehouse_backfill.core.evidence.verify import VerifyOutcome, verify
+from lakehouse_backfill.core.evidence.verification.deep_verify import (
+    REWRITTEN_ROWS_REASON,
+    DataRead,
+)
+from lakehouse_backfill.core.evidence.verification.verify import VerifyOutcome, verify
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import resolve_accepted

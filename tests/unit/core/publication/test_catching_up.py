@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.evidence import document
 from lakehouse_backfill.core.planning.target import catch_up as rules
 from lakehouse_backfill.core.publication.catch_up import carry_over_approval, newest_revision
 from lakehouse_backfill.core.publication.publish import (
@@ -150,7 +150,7 @@ def test_decisions_carry_over_in_the_name_of_those_who_made_them() -> None:
     said = {event.verb: event.actor for event in events if event.verb.startswith("carry")}
     assert said == {"carry approval": "bob", "carry acceptance": "bob"}
     found = decisions.logged_validation(world.context, events, str(row.run_id))
-    shown = status.approval_records(events, world.context.runs.plan(str(row.run_id)), found[0])
+    shown = document.approval_records(events, world.context.runs.plan(str(row.run_id)), found[0])
     assert [(item["decision"], item["by"]) for item in shown] == [
         ("approve", "ana"), ("accept", "eve"),
     ]  # fmt: skip

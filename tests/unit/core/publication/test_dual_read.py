@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.decisions import accept
-from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.evidence import document
 from lakehouse_backfill.core.publication.dual_read import dual_read
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
@@ -43,7 +43,7 @@ def _world(*, equal: bool = True) -> Context:
 
 
 def _lines(found: Context, run_id: str) -> list[tuple[str, str]]:
-    lines = status.rollout_records(found, run_id, found.runs.events(run_id))["dual_reads"]
+    lines = document.rollout_records(found, run_id, found.runs.events(run_id))["dual_reads"]
     return [(line["reader"], line["outcome"]) for line in lines]
 
 
@@ -66,7 +66,7 @@ def test_the_comparison_is_evidence_under_its_digest() -> None:
     found = _world()
     run_id = accepted_run(found, _wanted())
     done = dual_read(found, run_id, ASKED, "fin")
-    (line,) = status.evidence_document(found, run_id)["dual_reads"]
+    (line,) = document.evidence_document(found, run_id)["dual_reads"]
     assert line["comparison"] == done.comparison.model_dump(mode="json")
     assert line["digest"] == done.digest
     assert found.evidence.document(run_id, done.digest) == line["comparison"]
@@ -153,4 +153,4 @@ def test_a_status_is_given_without_dual_reads_that_were_edited() -> None:
         raise errors.Tampered("evidence was edited")
 
     found.evidence.document = tampered
-    assert status.rollout_records(found, run_id, found.runs.events(run_id)) == {}
+    assert document.rollout_records(found, run_id, found.runs.events(run_id)) == {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.evidence import status
+from lakehouse_backfill.core.evidence import document, status
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
@@ -129,7 +129,7 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
     publish(found, run_id, "bob")
     assert _visible(where, run_id) == list(DAYS)
     assert [version for version, _, _ in _versions(found)] == [1, 2, 3, 4]
-    steps = status.rollout_records(found, run_id, found.runs.events(run_id))["steps"]
+    steps = document.rollout_records(found, run_id, found.runs.events(run_id))["steps"]
     assert [(item["step"], item["passed"], item["version"]) for item in steps] == [
         (1, True, 1), (2, True, 2), (3, True, 3), (4, True, 4),
     ]  # fmt: skip

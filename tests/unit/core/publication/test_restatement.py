@@ -16,7 +16,7 @@ from lakehouse_backfill.core.publication.publish import publish, run_until_decis
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.core.versions.readers import resolve_accepted
+from lakehouse_backfill.core.versions.readers import accepted_versions, resolve_accepted
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes import steps
@@ -230,7 +230,7 @@ def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
     again = publish(found, run_id, "bob")
     assert (again.publication.version, again.publication.supersedes) == (2, 0)
     assert steps.state_of(found, run_id) is RunState.PUBLISHED
-    actions = [row.action for row in status.accepted_versions(found, PRODUCT)]
+    actions = [row.action for row in accepted_versions(found, PRODUCT)]
     assert actions == ["publish", "rollback", "publish", "baseline"]
 
 

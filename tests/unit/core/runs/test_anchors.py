@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.evidence.verify import audit_all
+from lakehouse_backfill.core.evidence.verification.audit import audit_all
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback

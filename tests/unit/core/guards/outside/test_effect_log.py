@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.evidence.document import evidence_document
 from lakehouse_backfill.core.evidence.reproduce import reproduce
-from lakehouse_backfill.core.evidence.status import evidence_document
 from lakehouse_backfill.core.guards.outside.effect_log import (
     record_attempts_of_check,
     recorded_attempts,
