@@ -101,14 +101,16 @@ class RunCommands(ProjectBase):
 
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
-        from lakehouse_backfill.core.evidence import document, status
-        from lakehouse_backfill.core.guards.outside.effect_log import messages_lost
+        from lakehouse_backfill.core.evidence import status
         from lakehouse_backfill.core.runs.notes import needs_attention, note_command
 
         context = self.wiring.context
         if run:
+            from lakehouse_backfill.core.evidence import document
+            from lakehouse_backfill.core.guards.outside.effect_log import messages_lost
+
             one = context.runs.status(run)
-            gates = status.stopping_gates(context, one)
+            gates = document.stopping_gates(context, one)
             events = context.runs.events(run)
             stands = status.summarise_run_safety(
                 context,

@@ -7,14 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.command_lines import command_line, plan_command
-from lakehouse_backfill.core.approval.decisions import FailedGate
-from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry
-from lakehouse_backfill.core.runs.notes import Attention
-from lakehouse_backfill.core.staging.pause import ChunkPreview
-from lakehouse_backfill.core.validation.edges import newest_movements
-from lakehouse_backfill.core.validation.suites import AcceptedValidation, newest_validation_timing
 from lakehouse_backfill.domain import plan as plans
 from lakehouse_backfill.domain.checks import (
     AnomalyReport,
@@ -33,8 +27,13 @@ from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.core.approval.decisions import FailedGate
+    from lakehouse_backfill.core.evidence.status import SafetySummary
     from lakehouse_backfill.core.evidence.trial import TrialOutcome
     from lakehouse_backfill.core.monitoring.alerts import SentAlert
+    from lakehouse_backfill.core.runs.notes import Attention
+    from lakehouse_backfill.core.staging.pause import ChunkPreview
+    from lakehouse_backfill.core.validation.suites import AcceptedValidation
 
 
 class StageResult(RunResult):
@@ -140,6 +139,9 @@ class ValidateResult(RunResult):
         events: tuple[Event, ...],
     ) -> ValidateResult:
         """Describe a validation; gates that were waived for this result do not stop it."""
+        from lakehouse_backfill.core.validation.edges import newest_movements
+        from lakehouse_backfill.core.validation.suites import newest_validation_timing
+
         timing = newest_validation_timing(events)
         return cls(
             **run_fields(status),

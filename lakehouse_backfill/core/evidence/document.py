@@ -22,7 +22,7 @@ from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import Event
+from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.errors import NotFound, Tampered
 
 
@@ -171,3 +171,10 @@ def run_has_no_old_rows(context: Context, events: tuple[Event, ...], run_id: str
 def has_no_old_rows(validation: Mapping[str, Any] | None) -> bool:
     """Return whether a validated run brings the first rows of its partitions."""
     return validation is not None and not validation["diff"]["summary"]["old_rows"]
+
+
+def stopping_gates(context: Context, status: RunStatus) -> tuple[decisions.FailedGate, ...]:
+    """List the gates that stop the run; empty unless it is halted or rejected."""
+    if status.state not in (RunState.HALTED, RunState.REJECTED):
+        return ()
+    return decisions.failed_gates(context, status.run_id)

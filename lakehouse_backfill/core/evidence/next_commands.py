@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from lakehouse_backfill.core.planning.checklist import unanswered_questions
 from lakehouse_backfill.core.planning.other_runs import find_conflicting_runs
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
@@ -102,6 +101,9 @@ def _exceptional_command(
 
 def _before_approval(context: Context, plan: Plan, *, look: bool) -> str | None:
     """Return what comes first where an approval would be refused."""
+    # What makes the answers loads the rules over code; few runs wait for an approval.
+    from lakehouse_backfill.core.planning.checklist import unanswered_questions
+
     if unanswered_questions(plan.checklist):
         return _UNANSWERED
     if look:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakehouse_backfill.command_lines import PROGRAM, command_line, plan_command, with_remark
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.next_commands import exceptional_command
 from lakehouse_backfill.core.planning.target import column_scope, publish_modes
 from lakehouse_backfill.core.runs import event_log
@@ -322,10 +321,3 @@ def _known_plan(context: Context, run_id: str) -> Plan | None:
     with suppress(NotFound, Tampered):
         return context.runs.plan(run_id)
     return None
-
-
-def stopping_gates(context: Context, status: RunStatus) -> tuple[decisions.FailedGate, ...]:
-    """List the gates that stop the run; empty unless it is halted or rejected."""
-    if status.state not in (RunState.HALTED, RunState.REJECTED):
-        return ()
-    return decisions.failed_gates(context, status.run_id)

@@ -13,10 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
 from lakehouse_backfill.core.publication.dual_read import ReaderComparison
 from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.core.rehearsal.rehearse import Difference, RehearsedStep
+from lakehouse_backfill.core.runs.notes import Attention
+from lakehouse_backfill.core.staging.pause import ChunkPreview
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.ports.system import Progress
@@ -559,7 +562,10 @@ def make_result(verb: str, data: dict[str, Any] | None = None) -> Result:
 _NAMES = {
     each.__name__.rpartition(".")[2]: each
     for each in (
+        Attention,
+        ChunkPreview,
         Difference,
+        FailedGate,
         HookCall,
         ReaderComparison,
         RecoveryOutcome,
