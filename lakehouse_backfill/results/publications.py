@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.core.publication.publication import PublishOutcome
-from lakehouse_backfill.core.runs.notes import RunNote
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.checks import CheckResult
@@ -19,10 +17,12 @@ from lakehouse_backfill.results.runs import run_fields
 if TYPE_CHECKING:
     from lakehouse_backfill.core.publication.dual_read import DualReadOutcome, ReaderComparison
     from lakehouse_backfill.core.publication.post_publish import PostPublishOutcome
+    from lakehouse_backfill.core.publication.publication import PublishOutcome
     from lakehouse_backfill.core.publication.recover import RecoveryOutcome
     from lakehouse_backfill.core.publication.rollback import RollbackOutcome
     from lakehouse_backfill.core.publication.rollback_preview import RollbackPreview
     from lakehouse_backfill.core.retention.maintain import MaintainOutcome
+    from lakehouse_backfill.core.runs.notes import RunNote
     from lakehouse_backfill.domain import rollout
     from lakehouse_backfill.domain.guards.outside import HookCall
     from lakehouse_backfill.domain.plan import Plan

@@ -18,7 +18,7 @@ from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
 from lakehouse_backfill.core.publication.dual_read import ReaderComparison
 from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.core.rehearsal.rehearse import Difference, RehearsedStep
-from lakehouse_backfill.core.runs.notes import Attention
+from lakehouse_backfill.core.runs.notes import Attention, RunNote
 from lakehouse_backfill.core.staging.pause import ChunkPreview
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.guards.outside import HookCall
@@ -571,6 +571,7 @@ _NAMES = {
         RecoveryOutcome,
         RehearsedStep,
         ReproducedPartition,
+        RunNote,
         rollout,
     )
 }
