@@ -265,6 +265,27 @@ def test_live_rows_that_a_rollback_restored_are_not_lost_by_the_next_one(
     assert lake.held() == {**before, (DAYS[2], 1): [100]}
 
 
+@pytest.mark.req("U11", "U12")
+def test_tuples_whose_field_left_the_partitioning_are_refused_and_nothing_changes(
+    tmp_path: Path,
+) -> None:
+    lake = TupleLake(tmp_path)
+    lake.project.publish(lake.decided("{k: 1}"), WHO)
+    run = lake.decided("{k: 2}", name="b")
+    with lake.catalog.load_table(TARGET).update_spec() as update:
+        update.remove_field("k")
+    lake.live((DAYS[1], 2, 7))
+    before, versions = lake.held(), lake.project.wiring.context.versions
+    with pytest.raises(TargetChanged, match="its partitioning changed from") as changed:
+        lake.project.publish(run, WHO)
+    assert changed.value.state.startswith("nothing was published")
+    with pytest.raises(Unsupported, match="does not tell") as refused:
+        lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    assert refused.value.state == "nothing was rolled back"
+    assert (lake.held(), versions.pointer(TARGET).pending) == (before, None)
+    assert lake.project.status(run).runs[0].state == "accepted"
+
+
 #: Texts that are easily taken for another, or for none.
 REGIONS = (None, "null", "=null", "", "EU", "EU ", "EU\u200b", "e/u=%", "a' or 1=1", '`é"\\😀')
 REGION = field_of("region")

@@ -41,7 +41,13 @@ from lakehouse_backfill.domain.labels.grains import whole_grains_of
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import RunState, RunStatus
-from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, NotFound, TargetChanged
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    ChecksFailed,
+    NotFound,
+    TargetChanged,
+    Unsupported,
+)
 
 CLOSED_STATES = {RunState.CANCELLED, RunState.SUPERSEDED}
 
@@ -163,12 +169,18 @@ def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
 
 
 def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
-    """Plan the revision that follows the live commits; raise `error` when it is not allowed."""
+    """Plan the revision that follows the live commits; raise `error` where none may."""
     revision = _find_planned_revision(context, plan)
     if revision is None:
         attempt = _next_attempt(context, plan, error)
         amend = partial(_amend_for_catch_up, context, plan, error, attempt)
-        revision = make_plan(context, _declaration_of(plan), plan.created_by, plan.run_id, amend)
+        try:
+            revision = make_plan(
+                context, _declaration_of(plan), plan.created_by, plan.run_id, amend
+            )
+        except Unsupported as unplannable:
+            # No revision can follow: what stopped the publication is what a person has to know.
+            raise error from unplannable
         _require_same_table(plan, revision, error)
         # Raises before anything is written: without Java the revision cannot be staged.
         context.compute()

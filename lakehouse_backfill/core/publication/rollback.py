@@ -275,6 +275,7 @@ class _Rollback:
             if landed is not None:
                 return landed
             if reserve.may_release(row, draft, error):
+                reserve.name_state(error, "nothing was rolled back")
                 rollback_content.drop_rollback_shadow(context, row)
                 reserve.release_version(context, row, row.epoch)
             raise

@@ -14,6 +14,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import SignedTable
 from lakehouse_backfill.domain.plan import TargetPin
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
+from lakehouse_backfill.fault_points import describe_commits
 
 #: Errors after which it is certain that nothing was swapped: the reserved version is released.
 REFUSALS = (errors.Blocked, errors.Conflict, errors.NotFound, errors.Unsupported)
@@ -192,6 +193,12 @@ def may_release(reserved: Publication, wanted: Publication, error: errors.Backfi
     changed partitions, refuses that process too; TooBusy does not.
     """
     return reserved.token == wanted.token or not isinstance(error, errors.TooBusy)
+
+
+def name_state(refusal: errors.BackfillError, state: str) -> None:
+    """Say what a refusal means for the data, where it only names commits of control tables."""
+    if refusal.state == describe_commits():
+        refusal.state = state
 
 
 def with_swap(row: Publication, swap: CommitResult, action: str) -> Publication:
