@@ -7,17 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions, signatures
-from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.guards.outside import effect_log
-from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.publication.dual_read import reader_records
-from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
-from lakehouse_backfill.core.publication.publication import PUBLICATION
 from lakehouse_backfill.core.runs import event_log, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.notes import run_notes
-from lakehouse_backfill.core.staging.checks import INPUT_CHECKS, stored_verdicts
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
@@ -36,6 +31,12 @@ def _archived(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
     """Build the document of everything that shows why a run was, or was not, accepted."""
+    # `status` of a run shows its records alone, and loads nothing that stages or publishes.
+    from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
+    from lakehouse_backfill.core.planning.job_code import archived_code
+    from lakehouse_backfill.core.publication.publication import PUBLICATION
+    from lakehouse_backfill.core.staging.checks import INPUT_CHECKS, stored_verdicts
+
     plan, status = context.runs.plan(run_id), context.runs.status(run_id)
     events = context.runs.events(run_id)
     found = decisions.logged_validation_document(context, events, run_id)
@@ -141,8 +142,11 @@ def rollout_records(
     Empty when the plan, a record or the shadow is missing or was edited; `verify` reports that.
     """
     with suppress(NotFound, Tampered):
-        plan = context.runs.plan(run_id)
-        recorded = _newest(context, run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else {}
+        plan, recorded = context.runs.plan(run_id), dict[str, Any]()
+        if steps.is_stepwise(plan):
+            from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
+
+            recorded = _newest(context, run_id, ROLLOUT_STEPS)
         records = {
             "dual_reads": reader_records(context, plan, events),
             "steps": list(recorded.get("steps", ())),

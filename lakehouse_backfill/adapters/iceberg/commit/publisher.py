@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -128,59 +129,8 @@ class IcebergPublisher(Publisher):
         outcome is found. Raises RunMoved, TargetChanged, Unsupported (no shadow of ours),
         OutcomeUnknown.
         """
-        table = self._load_own_shadow(request)
-        previous = _find_chunk_commit(table, request.chunk_id)
-        if previous is not None:
-            return previous
-        cache = ManifestCache()
-        commits = self._committer(request.shadow, None)
-        swap = self._carry_swap(table, request, cache)
-        try:
-            run_swap(self._catalog, self._budget_s, swap, cache, commits)
-        except TargetChanged:
-            # If the shadow was fenced since it was loaded, another process drives the run.
-            self._load_own_shadow(request)
-            raise
-        # It may be fenced by now: then nobody reads what landed on a branch of an earlier epoch.
-        committed = _find_chunk_commit(self._load_own_shadow(request), request.chunk_id)
-        if committed is None:
-            raise OutcomeUnknown(
-                f"{request.chunk_id} was committed to {request.shadow}, but is not in its log",
-                state=_CARRY_WORDING.state,
-                fix="run the step again: it looks before it writes",
-            )
-        return committed
-
-    def _load_own_shadow(self, request: CarryRequest) -> Table:
-        """Load the shadow to write; raises RunMoved when a later epoch has fenced it."""
-        table = catalogs.load_table(self._catalog, request.shadow)
-        metadata.fenced_epoch(request.shadow, table.metadata, request.epoch, "stage the run again")
-        return table
-
-    def _carry_swap(self, table: Table, request: CarryRequest, cache: ManifestCache) -> Swap:
-        """Swap in the source's files of the partitions; they get new sequence numbers."""
-        source = catalogs.load_table(self._catalog, request.source)
-        origin = (table_of_snapshots(request.source), request.source_snapshot_id)
-        with catalogs.translate_errors():
-            state = metadata.find_snapshot(
-                source.metadata, request.source_snapshot_id, request.source
-            )
-            content = ScopedReader(source, request.scope, cache).scope_files(state)
-        files = {path: without_sequence_numbers(entry) for path, entry in content.data.items()}
-        run_id = request.properties.get(metadata.RUN_ID_PROPERTY, "")
-        return Swap(
-            request=publication.SwapRequest(
-                target=request.shadow,
-                scope=request.scope,
-                token=f"{run_id} {request.chunk_id}",
-                tags={},
-                properties={**request.properties, metadata.CHUNK_ID_PROPERTY: request.chunk_id},
-            ),
-            uuid=str(table.metadata.table_uuid),
-            parts=(SwapPart(request.scope, table.metadata.current_snapshot_id, files, origin),),
-            wording=_CARRY_WORDING,
-            columns=metadata.column_ids(source.schema()),
-        )
+        committer = partial(self._committer, request.shadow, None)
+        return _carry_chunk(self._catalog, self._budget_s, request, committer)
 
     def rewrites(
         self,
@@ -323,6 +273,69 @@ def _revert_swap(
 
 def _writes_rows(commits: SwapCommitter | None) -> bool:
     return commits is not None and commits.writes_rows
+
+
+def _carry_chunk(
+    catalog: Catalog,
+    budget_s: float,
+    request: CarryRequest,
+    make_committer: Callable[[], SwapCommitter | None],
+) -> publication.ChunkCommit:
+    table = _load_own_shadow(catalog, request)
+    previous = _find_chunk_commit(table, request.chunk_id)
+    if previous is not None:
+        return previous
+    cache = ManifestCache()
+    commits = make_committer()
+    swap = _carry_swap(catalog, table, request, cache)
+    try:
+        run_swap(catalog, budget_s, swap, cache, commits)
+    except TargetChanged:
+        # If the shadow was fenced since it was loaded, another process drives the run.
+        _load_own_shadow(catalog, request)
+        raise
+    # It may be fenced by now: then nobody reads what landed on a branch of an earlier epoch.
+    committed = _find_chunk_commit(_load_own_shadow(catalog, request), request.chunk_id)
+    if committed is None:
+        raise OutcomeUnknown(
+            f"{request.chunk_id} was committed to {request.shadow}, but is not in its log",
+            state=_CARRY_WORDING.state,
+            fix="run the step again: it looks before it writes",
+        )
+    return committed
+
+
+def _load_own_shadow(catalog: Catalog, request: CarryRequest) -> Table:
+    """Load the shadow to write; raises RunMoved when a later epoch has fenced it."""
+    table = catalogs.load_table(catalog, request.shadow)
+    metadata.fenced_epoch(request.shadow, table.metadata, request.epoch, "stage the run again")
+    return table
+
+
+def _carry_swap(
+    catalog: Catalog, table: Table, request: CarryRequest, cache: ManifestCache
+) -> Swap:
+    """Swap in the source's files of the partitions; they get new sequence numbers."""
+    source = catalogs.load_table(catalog, request.source)
+    origin = (table_of_snapshots(request.source), request.source_snapshot_id)
+    with catalogs.translate_errors():
+        state = metadata.find_snapshot(source.metadata, request.source_snapshot_id, request.source)
+        content = ScopedReader(source, request.scope, cache).scope_files(state)
+    files = {path: without_sequence_numbers(entry) for path, entry in content.data.items()}
+    run_id = request.properties.get(metadata.RUN_ID_PROPERTY, "")
+    return Swap(
+        request=publication.SwapRequest(
+            target=request.shadow,
+            scope=request.scope,
+            token=f"{run_id} {request.chunk_id}",
+            tags={},
+            properties={**request.properties, metadata.CHUNK_ID_PROPERTY: request.chunk_id},
+        ),
+        uuid=str(table.metadata.table_uuid),
+        parts=(SwapPart(request.scope, table.metadata.current_snapshot_id, files, origin),),
+        wording=_CARRY_WORDING,
+        columns=metadata.column_ids(source.schema()),
+    )
 
 
 def _find_chunk_commit(table: Table, chunk_id: str) -> publication.ChunkCommit | None:
