@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lakehouse_backfill.errors import ConfigError
@@ -132,7 +132,7 @@ class CaseHistory:
         """Return the rows of `census` in Spark; nothing is computed yet."""
         from pyspark.sql import functions as F
 
-        made = _Case(SparkFormulas(self.seed), F.col("id"))
+        made, formulas = self._columns(spark)
         spans = F.array(*(
             F.when(exists, F.struct(
                 F.greatest(begin, F.lit(_days(YEAR_START))).alias("begin"),
@@ -140,11 +140,9 @@ class CaseHistory:
             ))
             for begin, end, exists in made.active_spans()
         ))  # fmt: skip
-        spread = (
-            spark.range(self.cases)
-            .select("id", _name_column(made.where), F.explode(spans).alias("span"))
-            .where("span.begin <= span.end")
-        )
+        name = _name_column(made.where)
+        spread: DataFrame = formulas.frame.select("id", name, F.explode(spans).alias("span"))
+        spread = spread.where("span.begin <= span.end")
         return spread.select(
             F.explode(F.sequence("span.begin", "span.end")).alias("day"), "id", "jurisdiction"
         ).select(
@@ -159,10 +157,16 @@ class CaseHistory:
 
         return _Case(ArrayFormulas(self.seed), np.arange(self.cases, dtype=np.int64))
 
+    def _columns(self, spark: SparkSession) -> tuple[_Case, Any]:
+        from pyspark.sql import functions as F
+
+        formulas = SparkFormulas(self.seed, spark.range(self.cases))
+        return _Case(formulas, F.col("id")), formulas
+
     def _frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as F
 
-        made = _Case(SparkFormulas(self.seed), F.col("id"))
+        made, formulas = self._columns(spark)
         far = F.lit(_days(date(9999, 1, 1)) * _DAY * _US)
 
         def event(slot: int, recorded: Any, exists: Any) -> Any:
@@ -184,7 +188,7 @@ class CaseHistory:
             for name, slot in (("decided_us", 4), ("reopened_us", 6), ("decided2_us", 7))
         }
         name = _name_column(made.where)
-        rows = spark.range(self.cases).select(name, *late.values(), F.explode(events).alias("e"))
+        rows: DataFrame = formulas.frame.select(name, *late.values(), F.explode(events).alias("e"))
         return rows.where("e IS NOT NULL").select("e.*", "jurisdiction", *late)
 
 
@@ -223,10 +227,13 @@ class _Case:
 
     @cached_property
     def where(self) -> Any:
-        return self._hash(_WHERE, len(JURISDICTIONS))
+        return self.engine.keep("where", lambda: self._hash(_WHERE, len(JURISDICTIONS)))
 
     @cached_property
     def ahead_us(self) -> Any:
+        return self.engine.keep("ahead_us", self._ahead_us)
+
+    def _ahead_us(self) -> Any:
         found = self.number * 0
         for place, (_, _, hours, _) in enumerate(JURISDICTIONS):
             found = self.engine.choose(self.where == place, found + hours * _HOUR * _US, found)
@@ -252,10 +259,16 @@ class _Case:
 
     @cached_property
     def reopened_day(self) -> Any:
-        return self._day_of(self.occurred_us(4)) + 1 + self._hash(_REOPENED_DAY, 20)
+        return self.engine.keep(
+            "reopened_day",
+            lambda: self._day_of(self.occurred_us(4)) + 1 + self._hash(_REOPENED_DAY, 20),
+        )
 
     def occurred_us(self, slot: int) -> Any:
         """Return when the event of a slot occurs, if it does."""
+        return self.engine.keep(f"occurred_us_{slot}", lambda: self._occurred_us(slot))
+
+    def _occurred_us(self, slot: int) -> Any:
         opened = self._open_hours(self.opened_day, _OPENED_AT)
         if slot == 0:
             return opened
@@ -283,7 +296,12 @@ class _Case:
             decides & ~reopens & self._is(_AMENDS, 10), reopens, reopens,
         )  # fmt: skip
         known = _days(KNOWN_UNTIL) * _DAY * _US
-        return tuple(one & (self.recorded_us(slot) < known) for slot, one in enumerate(wanted))
+
+        def exists(slot: int) -> Any:
+            return wanted[slot] & (self.recorded_us(slot) < known)
+
+        keep = self.engine.keep
+        return tuple(keep(f"exists_{slot}", partial(exists, slot)) for slot in range(len(wanted)))
 
     def exists(self, slot: int) -> Any:
         """Return whether the event of a slot happened and is recorded."""
@@ -291,6 +309,9 @@ class _Case:
 
     def recorded_us(self, slot: int) -> Any:
         """Return when an event is recorded: at once, or three in a hundred up to 5 days later."""
+        return self.engine.keep(f"recorded_us_{slot}", lambda: self._recorded_us(slot))
+
+    def _recorded_us(self, slot: int) -> Any:
         prompt, late = self._hash(_DELAY + 100 * slot, 60), self._hash(_DELAY, 4 * _DAY) + _DAY
         delay = self.engine.choose(self._is(_DELAYED + 100 * slot, 3), late, prompt)
         return self.occurred_us(slot) + delay * _US
@@ -299,6 +320,9 @@ class _Case:
         """Return the effective day of a decision, or of its amendment; None for other events."""
         if slot not in (4, 5, 7):
             return None
+        return self.engine.keep(f"effective_{slot}", lambda: self._effective(slot))
+
+    def _effective(self, slot: int) -> Any:
         if slot == 7:
             day = self._day_of(self.occurred_us(7)) - self._hash(_BACK_2, 4)
             return self._at_least(day, self.reopened_day)
