@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -218,6 +219,12 @@ class Staging(Protocol):
         self, plan: Plan, around: Mapping[checks.EdgeSide, tuple[str, ...]]
     ) -> dict[str, Checksum]:
         """Compute the same partitions without lineage columns; those without rows are left out."""
+        ...
+
+    def begin_edges(
+        self, plan: Plan, around: Mapping[checks.EdgeSide, tuple[str, ...]]
+    ) -> Future[dict[str, Checksum]]:
+        """Start `edge_checksums` beside what this thread computes; `interrupt` ends it, too."""
         ...
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lakehouse_backfill.core.validation import edges
+from lakehouse_backfill.core.validation import movements
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.html import render, shorten
 
@@ -66,8 +66,8 @@ def lineage_facts(dossier: Dossier) -> dict[str, Any]:
     return {
         "figure": lineage_figure(dossier),
         "live_commits": live_commits(dossier),
-        "moved": edges.newest_movements(dossier.events),
-        "describe_range": edges.describe_range,
+        "moved": movements.newest_movements(dossier.events),
+        "describe_range": movements.describe_range,
         "code": code,
     }
 

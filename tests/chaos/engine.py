@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from typing import Any
@@ -256,6 +257,11 @@ class PlainEngine:
         return self.checksums(
             target.table, target.snapshot_id, Scope(field=field, partitions=labels)
         )
+
+    def begin_edges(self, plan: Plan, around: Any) -> Future[dict[str, Checksum]]:
+        computed: Future[dict[str, Checksum]] = Future()
+        computed.set_result(self.edge_checksums(plan, around))
+        return computed
 
     def checksums(
         self,

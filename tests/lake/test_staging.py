@@ -330,6 +330,7 @@ def test_what_would_be_computed_beyond_the_edges_has_the_checksums_of_what_is_ac
         DAYS[3]: True, DAYS[6]: True, DAYS[7]: False,
     }  # fmt: skip
     assert lake.staging().edge_checksums(plan, {"after": ("2024-03-01",)}) == {}
+    assert lake.staging().begin_edges(plan, around).result() == found
 
 
 @pytest.mark.req("Q4")

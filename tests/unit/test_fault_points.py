@@ -104,6 +104,7 @@ READING = {
     "Staging": {
         "analysed_plan",
         "application",
+        "begin_edges",
         "beside",
         "edge_checksums",
         "edges",

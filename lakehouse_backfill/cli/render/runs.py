@@ -21,6 +21,7 @@ from lakehouse_backfill.cli.render.page import (
     verdict_mark,
 )
 from lakehouse_backfill.command_lines import plan_command
+from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def render_validate(page: TextPage, result: runs.ValidateResult) -> None:
 
 def _moved_tables(page: TextPage, found: Mapping[str, Any] | None) -> None:
     """Draw what others committed while the run was staged, and how far that was looked at."""
-    from lakehouse_backfill.core.validation.edges import describe_range
+    from lakehouse_backfill.core.validation.movements import describe_range
 
     if found is None:
         return
@@ -368,12 +369,14 @@ def _reason(item: Mapping[str, Any]) -> str | None:
 
 
 def _detail_cell(event: Event) -> Text:
-    from lakehouse_backfill.core.runs import gate_registry
+    from lakehouse_backfill.core.runs import event_log, gate_registry
 
     told = gate_registry.with_questions(event.detail)
     there = {key: value for key, value in told.items() if value not in (None, "", [], {})}
     if there.pop(SIGNATURE, None):
         there[SIGNATURE] = "stored; lakehouse-backfill verify checks it"
+    if edges := there.pop(event_log.EDGES_DETAIL, None):
+        there["computed beyond the edges"] = partitions.describe_labels(tuple(edges))
     return format_cell({key: _shorten_text(value) for key, value in there.items()})
 
 

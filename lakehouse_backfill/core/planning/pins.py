@@ -379,6 +379,7 @@ def head_snapshot_id(context: Context, table: str) -> int | None:
 INPUT_READS = frozenset(
     {
         "analysed_plan",
+        "begin_edges",
         "distinct",
         "edge_checksums",
         "edges",

@@ -6,17 +6,18 @@ publication ask it what comes next and what there is to do. So a plan lists what
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.checks import EdgeSide
 from lakehouse_backfill.domain.contract import PIN_DAYS
 from lakehouse_backfill.domain.guards.outside import HookMoment
 from lakehouse_backfill.domain.partitions import Chunk
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.serialization import Value
 from lakehouse_backfill.domain.table import parse_branch_shadow
@@ -179,6 +180,7 @@ def _staging(plan: Plan) -> Iterator[Stage]:
             "`shadow close` shuts it out",
         )  # fmt: skip
     catch_up = resolved.catch_up
+    beyond = _all_labels(edges_while_staging(plan))
     for chunk in resolved.chunks:
         labels = partitions.describe_labels(chunk.partitions)
         carried = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
@@ -188,6 +190,9 @@ def _staging(plan: Plan) -> Iterator[Stage]:
             kind, text = "carry_chunk", f"takes {labels} over from {carried.run_id}, not computed"
         elif is_external:
             kind, text = "measure_chunk", f"measures and checks {labels}, as it was written"
+        elif beyond:
+            yield _edges_stage(beyond, "staging", "computes {} beyond the range meanwhile")
+            beyond = ()
         yield Stage(
             kind=kind, phase="staging", text=text, partitions=chunk.partitions,
             chunk_id=chunk.chunk_id,
@@ -197,19 +202,55 @@ def _staging(plan: Plan) -> Iterator[Stage]:
 def _validation(plan: Plan) -> Iterator[Stage]:
     resolved = plan.resolved
     edges = resolve.edge_labels(resolved.scope, resolve.computed_edges(resolved.manifest))
-    beyond = tuple(label for labels in edges.values() for label in labels)
+    beyond = _all_labels(edges)
+    is_staged = any(one.kind == "compute_edges" for one in _staging(plan))
     # Without accepted rows there is nothing to compare with; `validate` says so.
-    if beyond and resolved.target.snapshot_id is not None:
-        yield Stage(
-            kind="compute_edges", phase="validation", partitions=beyond,
-            text=f"computes {partitions.describe_labels(beyond)} beyond the range, to compare them "
-            "with what is accepted there; they are not written",
-        )  # fmt: skip
+    if beyond and resolved.target.snapshot_id is not None and not is_staged:
+        yield _edges_stage(beyond, "validation", "computes {} beyond the range")
     suites = len(resolved.contract.suites + resolved.manifest.validation.suites)
     yield Stage(
         kind="judge_result", phase="validation",
         text=f"checks the result: counts, checksums, diff, edges, totals, {suites} suites; nothing "
         "outside the partitions may differ",
+    )  # fmt: skip
+
+
+#: Partitions beyond the edges that the run's log keeps, with their checksums.
+_MAX_KEPT_EDGES = 64
+
+
+def edges_while_staging(plan: Plan) -> dict[EdgeSide, tuple[str, ...]]:
+    """Return the partitions beyond the edges that are computed while chunks are, if any.
+
+    Their checksums decide only where the run computes all rows, under the current columns. The
+    others are left to validation.
+    """
+    target, scope = plan.resolved.target, plan.resolved.scope
+    if target.snapshot_id is None or not computes_all_rows(plan):
+        return {}
+    around = resolve.edge_labels(scope, resolve.computed_edges(plan.resolved.manifest))
+    return around if len(_all_labels(around)) <= _MAX_KEPT_EDGES else {}
+
+
+def computes_all_rows(plan: Plan) -> bool:
+    """Return whether the run computes all rows of its partitions, with all of their columns."""
+    return (
+        not plan.resolved.manifest.target.row_predicate
+        and not publish_modes.restates_columns(plan)
+        and not declared_schema_change(plan)
+        and catch_up.excluded_rows(plan.resolved).is_empty
+    )
+
+
+def _all_labels(around: Mapping[EdgeSide, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(label for labels in around.values() for label in labels)
+
+
+def _edges_stage(labels: tuple[str, ...], phase: Phase, text: str) -> Stage:
+    described = text.format(partitions.describe_labels(labels))
+    return Stage(
+        kind="compute_edges", phase=phase, partitions=labels,
+        text=f"{described}, to compare them with what is accepted there; they are not written",
     )  # fmt: skip
 
 

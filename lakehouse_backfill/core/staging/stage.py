@@ -34,6 +34,7 @@ from lakehouse_backfill.core.staging.pause import (
 )
 from lakehouse_backfill.core.staging.rejects import record_rejects, with_earlier_rejects
 from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork
+from lakehouse_backfill.core.validation.edges import EdgesWhileStaging
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Chunk
@@ -167,8 +168,10 @@ def stage_run(
     """
     with staging_session(context, plan, by, replayer) as session:
         done, before = _stage_chunks(context, plan, session, committed)
+        detail = session.edges.detail()
     rows = sum(record.output_rows for record in done)
-    status = context.move(session.status, plan, "finish staging", by, chunks=len(done), rows=rows)
+    detail |= {"chunks": len(done), "rows": rows}
+    status = context.move(session.status, plan, "finish staging", by, **detail)
     redone = len(done) - before if before else 0
     numbers = {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
     is_resumed = before and not publish_modes.is_externally_written(plan)
@@ -184,6 +187,7 @@ class StagingSession:
     compute: ComputePorts
     waived: tuple[decisions.Waiver, ...]
     plans: PlanJudge
+    edges: EdgesWhileStaging
     #: Ledgers of earlier runs, each read once: chunks by id, by run.
     ledgers: dict[str, dict[str, ChunkRecord]] = field(default_factory=dict)
 
@@ -214,13 +218,10 @@ def staging_session(
         interruption = _Interruption(context, plan)
         with RenewedLease(context, plan, status, interruption) as lease, _loss_first(lease):
             compute = interruption.compute = context.compute()
-            session = StagingSession(
-                status,
-                lease,
-                compute,
-                decisions.waivers_in_force(events),
-                PlanJudge(context, compute, plan, lease.epoch),
-            )
+            judge = PlanJudge(context, compute, plan, lease.epoch)
+            edges = EdgesWhileStaging(context, compute.staging, plan)
+            waivers = decisions.waivers_in_force(events)
+            session = StagingSession(status, lease, compute, waivers, judge, edges)
             with (
                 compute.staging.beside(plan),
                 effect_log.record_attempts(context, plan.run_id, lease.epoch),
@@ -291,7 +292,7 @@ def _stage_chunks(
     done: list[ChunkRecord] = []
     rows = 0
     # Closed at once when a chunk is bad: what is in work lands before the run is halted.
-    with closing(schedule.run(work)) as staged:
+    with session.edges, closing(schedule.run(work)) as staged:
         for one, record in staged:
             known, chunk = recorded.get(one.stage.chunk_id), one.stage.chunk
             if record is not known and not record.carried_from:
@@ -413,6 +414,7 @@ def _stage_chunk(
             session.plans.judge(chunk)
             if plan.resolved.manifest.stateful is not None:
                 plan = write_path.with_made_target(context, plan)
+            session.edges.begin()
             return _with_reused(plan, stage.chunk, staging.stage(plan, chunk, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known

@@ -1,36 +1,31 @@
-"""Beyond the range of a run: partitions at its edges (Q10), and commits by others while it staged.
+"""Beyond the range of a run: the partitions at its edges (Q10).
 
 Partitions next to the run's are computed and compared with the accepted ones. Differences mean that
-the restated range is too narrow.
-
-What was committed to the tables of the catalog meanwhile, and by whom, is read from the lake
-itself: snapshots name the application that made them. Whatever names none (PyIceberg in another
-process, other engines), files, and tables that were dropped are not seen.
+the restated range is too narrow. They are computed while the chunks are written, where that can be
+kept in the run's log, else by validation.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import takewhile
 from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
-from lakehouse_backfill.core.guards.outside import effect_log
-from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.target import catch_up, publish_modes
+from lakehouse_backfill.core.planning import resolve, stages
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.event_log import EDGES_DETAIL
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, EdgePartition, EdgeReport, EdgeSide
 from lakehouse_backfill.domain.diff import Checksum
-from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
 from lakehouse_backfill.domain.manifest import Validation
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.domain.table import CatalogMovements, parse_branch_shadow
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.errors import BackfillError
 from lakehouse_backfill.ports.compute import Staging
 
 MAX_PROBED_PARTITIONS = 64
@@ -155,9 +150,65 @@ def _closing(scope: Scope, found: tuple[EdgePartition, ...], side: str) -> str |
     return partitions.shift_label(scope.field, [*labels, *differing][-1], 1)
 
 
+LabelsBySide = Mapping[EdgeSide, tuple[str, ...]]
+#: By label the checksum of what was computed beyond the edges; None for a partition without rows.
+KeptEdges = Mapping[str, str | None]
+
+
+class EdgesWhileStaging:
+    """Computes the partitions beyond the edges while the chunks are computed.
+
+    What fails here is left to validation, which then says why it fails.
+    """
+
+    def __init__(self, context: Context, staging: Staging, plan: Plan) -> None:
+        self._context, self._staging, self._plan = context, staging, plan
+        self._around = stages.edges_while_staging(plan)
+        self._computed: Future[dict[str, Checksum]] | None = None
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Start to compute them; again does nothing. Raises NotFound when an input has expired."""
+        with self._lock:
+            if self._around and self._computed is None:
+                self._computed = self._staging.begin_edges(self._plan, self._around)
+
+    def __enter__(self) -> None:
+        """Nothing is computed before `begin`."""
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """End what is computed for a run whose chunks failed."""
+        if error is not None and self._computed is not None and not self._computed.done():
+            self._staging.interrupt(self._plan)
+
+    def detail(self) -> dict[str, Any]:
+        """Wait for them; return what the event that ends staging keeps."""
+        if self._computed is None:
+            return {}
+        try:
+            found = self._computed.result()
+        except BackfillError as error:
+            journal = self._context.journal.bind(**self._plan.labels)
+            journal.log("edges left to validation", problem=error.problem)
+            return {}
+        labels = (label for side_labels in self._around.values() for label in side_labels)
+        return {EDGES_DETAIL: {label: _checksum_text(found.get(label)) for label in labels}}
+
+
+def _kept_edges(context: Context, plan: Plan) -> KeptEdges:
+    """Return what the newest staging computed beyond the edges; empty where it computed nothing."""
+    events = context.runs.events(plan.run_id)
+    ended = [event for event in events if event.verb == "finish staging"]
+    kept: KeptEdges = ended[-1].detail.get(EDGES_DETAIL, {}) if ended else {}
+    return kept
+
+
+def _checksum_text(checksum: Checksum | None) -> str | None:
+    return checksum.text if checksum else None
+
+
 #: Returns the checksums of accepted partitions; those without rows are left out.
 AcceptedChecksums = Callable[[tuple[str, ...]], Mapping[str, Checksum]]
-LabelsBySide = Mapping[EdgeSide, tuple[str, ...]]
 
 
 def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeReport:
@@ -171,28 +222,28 @@ def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeRepor
         )
 
     # Checksums are equal only where the run computes all rows, under the current columns.
-    computes_all_rows = (
-        not plan.resolved.manifest.target.row_predicate
-        and not publish_modes.restates_columns(plan)
-        and not declared_schema_change(plan)
-        and catch_up.excluded_rows(plan.resolved).is_empty
-    )
-    return probe_edges(staging, plan, accepted if computes_all_rows else None)
+    if not stages.computes_all_rows(plan):
+        return probe_edges(staging, plan)
+    return probe_edges(staging, plan, accepted, _kept_edges(context, plan))
 
 
 def probe_edges(
-    staging: Staging, plan: Plan, accepted: AcceptedChecksums | None = None
+    staging: Staging,
+    plan: Plan,
+    accepted: AcceptedChecksums | None = None,
+    kept: KeptEdges | None = None,
 ) -> EdgeReport:
     """Probe all edges together; where the outermost partition differs, probe further out.
 
     With `accepted`, partitions are compared by checksums first, and only those that differ by key.
+    Those that are `kept` are not computed again.
     """
     scope, validation = plan.resolved.scope, plan.resolved.manifest.validation
     around = resolve.edge_labels(scope, validation.edge_partitions)
     edges: list[EdgePartition] = []
     seen: dict[EdgeSide, tuple[str, ...]] = {}
     while any(around.values()):
-        probed = _probe_labels(staging, plan, around, accepted)
+        probed = _probe_labels(staging, plan, around, accepted, kept or {})
         edges += probed
         differing = {edge.partition for edge in probed if edge.differing_rows}
         open_sides = {
@@ -209,7 +260,11 @@ def probe_edges(
 
 
 def _probe_labels(
-    staging: Staging, plan: Plan, around: LabelsBySide, accepted: AcceptedChecksums | None
+    staging: Staging,
+    plan: Plan,
+    around: LabelsBySide,
+    accepted: AcceptedChecksums | None,
+    kept: KeptEdges,
 ) -> tuple[EdgePartition, ...]:
     if accepted is None:
         return staging.edges(plan, around)
@@ -219,9 +274,12 @@ def _probe_labels(
     # Accepted checksums are usually known, so they are available before the computed ones.
     with ThreadPoolExecutor(1, thread_name_prefix="edges") as pool:
         accepted_future = pool.submit(accepted, labels)
-        computed = staging.edge_checksums(plan, around)
+        computed = kept
+        if not all(label in kept for label in labels):
+            sums = staging.edge_checksums(plan, around)
+            computed = {label: checksum.text for label, checksum in sums.items()}
         old = accepted_future.result()
-    differing = {label for label in labels if old.get(label) != computed.get(label)}
+    differing = {label for label in labels if _checksum_text(old.get(label)) != computed.get(label)}
     to_compare: LabelsBySide = {
         side: tuple(label for label in side_labels if label in differing)
         for side, side_labels in around.items()
@@ -252,111 +310,3 @@ def _within_reach(plan: Plan, labels: tuple[str, ...]) -> tuple[str, ...]:
         return all(resolve.range_covers_scope(pin, scope) for pin in plan.resolved.sources)
 
     return tuple(takewhile(is_covered, labels))
-
-
-#: Tables whose metadata is read: those of the run, of their namespaces, then others. Shadows of
-#: other runs are no part: each run publishes only the head of its shadow that it validated itself.
-MAX_TABLES = 100
-#: Movements that are kept in the run's log.
-_MAX_KEPT = 20
-
-
-def movements_since_staging(context: Context, plan: Plan) -> CatalogMovements:
-    """Look at the catalog's tables for commits since the run's staging began."""
-    began = next(
-        event.at for event in context.runs.events(plan.run_id) if event.verb == "begin staging"
-    )
-    named = [plan.shadow_table, plan.resolved.target.table]
-    named += [pin.table for pin in plan.resolved.sources]
-    # What is committed to a branch is in the history of its table.
-    first = dict.fromkeys(name for name in named if parse_branch_shadow(name) is None)
-    own = {context.profile.control_namespace, context.profile.shadow_namespace}
-    return context.tables.movements(began, first, own, MAX_TABLES)
-
-
-def check_only_shadow_written(
-    plan: Plan,
-    found: CatalogMovements,
-    application: str,
-    *,
-    is_shared: bool,
-    tried: tuple[dict[str, Any], ...] = (),
-) -> CheckResult:
-    """Check that no application that wrote the run's shadow, or checks it, wrote other tables.
-
-    `application` is the engine's of this process. Where it `is_shared`, others compute in it too:
-    then only the target counts. Commits of runs of this toolkit, which name the run, do not count.
-    What the job's code `tried` was stopped, and closes the gate too.
-    The result is the same as long as the run's own commits are: it says nothing of other writers.
-    """
-    own = {one.application for one in found.moved if one.made_for == plan.run_id} | {application}
-    own.discard("")
-    target = plan.resolved.target.table
-    wrong = [
-        one
-        for one in found.moved
-        if one.application in own and not one.made_for and (one.table == target or not is_shared)
-    ]
-    detail = "; ".join(map(str, wrong)) or "no commit elsewhere names its application"
-    judged = bool(own or tried)
-    if not own:
-        detail = "its engine names no application: commits elsewhere cannot be assigned to it"
-    if publish_modes.is_externally_written(plan):
-        wrong, judged = [], bool(tried)
-        detail = "another engine wrote it: its commits elsewhere are not judged"
-    if tried:
-        detail = f"its code tried {'; '.join(effect_log.describe_attempts(tried))}; {detail}"
-    return gate_registry.gate_result(
-        "the run wrote only its shadow",
-        passed=not wrong and not tried,
-        detail=detail,
-        observed=sum(one.commits for one in wrong) + len(tried),
-        limit=0,
-        judged=judged,
-    )
-
-
-def describe_secret_search(plan: Plan, chunk_rows: Iterable[int]) -> str:
-    """Describe in which rows staging looked for values of secrets; `chunk_rows` are of each chunk.
-
-    Chunks that were taken over from an earlier run were looked at when that run staged them.
-    """
-    if publish_modes.is_externally_written(plan):
-        return "values of secrets were not looked for in its rows"
-    counts = tuple(chunk_rows)
-    looked_at, rows = sum(min(one, SECRET_ROWS_READ) for one in counts), sum(counts)
-    whole = "values of secrets were looked for as whole texts in all rows"
-    if looked_at == rows:
-        return f"{whole}, and inside longer texts"
-    return f"{whole}, and inside longer texts in {looked_at:,} of {rows:,}"
-
-
-def describe_movements(plan: Plan, found: CatalogMovements) -> dict[str, Any]:
-    """Return what the run's log keeps: how many tables were read, and what others committed."""
-    others = [one for one in found.moved if one.made_for != plan.run_id]
-    return {
-        "tables_looked_at": found.looked_at,
-        "all_tables": found.is_whole,
-        "unreadable": list(found.unreadable[:_MAX_KEPT]),
-        "moved": [
-            one.model_dump(mode="json", exclude={"application", "made_for"})
-            for one in others[:_MAX_KEPT]
-        ],
-        "more_moved": max(0, len(others) - _MAX_KEPT),
-    }
-
-
-def describe_range(found: Mapping[str, Any]) -> str:
-    """Describe which tables of the catalog were looked at, and which were not."""
-    text = f"{found['tables_looked_at']} tables, "
-    text += "all" if found["all_tables"] else "not all"
-    text += " of the catalog beside the toolkit's own"
-    if found["unreadable"]:
-        text += f"; not readable: {', '.join(found['unreadable'])}"
-    return text + (f"; {found['more_moved']} more movements" if found["more_moved"] else "")
-
-
-def newest_movements(events: tuple[Event, ...]) -> dict[str, Any] | None:
-    """Return what the newest validation saw move; None for runs of earlier builds."""
-    found = (event.detail.get("moved_tables") for event in reversed(events))
-    return next(filter(None, found), None)

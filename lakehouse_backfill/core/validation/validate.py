@@ -22,7 +22,14 @@ from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
-from lakehouse_backfill.core.validation import anomalies, column_scope, deletions, edges, gates
+from lakehouse_backfill.core.validation import (
+    anomalies,
+    column_scope,
+    deletions,
+    edges,
+    gates,
+    movements,
+)
 from lakehouse_backfill.core.validation.golden import golden_checks
 from lakehouse_backfill.core.validation.suites import suite_checks, timing_until_now
 from lakehouse_backfill.domain import table
@@ -157,7 +164,7 @@ def validate(
     # Time and commits of others are not in the document: the same result has the same digest.
     beside: dict[str, Any] = {
         "spent": timing_until_now(context, run_id, started, suites_s).json_form,
-        "moved_tables": edges.describe_movements(plan, moved),
+        "moved_tables": movements.describe_movements(plan, moved),
     }
     status = context.move(status, plan, verb, by, digest=digest, failed=failed, **beside)
     if failed:
@@ -219,7 +226,7 @@ def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovem
     suite_results, suites_s = suite_checks(context, compute, plan)
     checks += suite_results
     # Last: the edges and the suites of this run are part of what may have written.
-    moved = edges.movements_since_staging(context, plan)
+    moved = movements.movements_since_staging(context, plan)
     checks.append(_only_shadow_written(context, compute, plan, moved))
     checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
     context.progress.advance()
@@ -241,7 +248,7 @@ def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovem
 def _only_shadow_written(
     context: Context, compute: ComputePorts, plan: Plan, moved: CatalogMovements
 ) -> CheckResult:
-    found = edges.check_only_shadow_written(
+    found = movements.check_only_shadow_written(
         plan,
         moved,
         compute.staging.application(),
@@ -249,7 +256,7 @@ def _only_shadow_written(
         tried=effect_log.recorded_attempts(context, plan.run_id),
     )
     rows = (chunk.output_rows for chunk in context.runs.chunks(plan.run_id))
-    searched = edges.describe_secret_search(plan, rows)
+    searched = movements.describe_secret_search(plan, rows)
     return found.model_copy(update={"detail": f"{found.detail}; {searched}"})
 
 

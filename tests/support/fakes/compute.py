@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -259,6 +260,11 @@ class FakeCompute:
         accepted = self.checksums(target.table, target.snapshot_id, scope) if labels else {}
         return accepted | {label: checksum(frozenset({f"open {label}"})) for label in labels
                            if label in self.open_edges}  # fmt: skip
+
+    def begin_edges(self, plan: Plan, around: Any) -> Future[dict[str, Checksum]]:
+        computed: Future[dict[str, Checksum]] = Future()
+        computed.set_result(self.edge_checksums(plan, around))
+        return computed
 
     def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
         return self.analysed

@@ -1,21 +1,36 @@
-"""Compares accepted and computed rows of partitions beyond the publish range (Q10)."""
+"""Computes partitions beyond the publish range and compares them with accepted rows (Q10)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
-from lakehouse_backfill.adapters.spark.dataframes import aliased_key, key_aliases, quoted_column
+from lakehouse_backfill.adapters.spark.dataframes import (
+    SparkTables,
+    aliased_key,
+    key_aliases,
+    quoted_column,
+)
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
+from lakehouse_backfill.adapters.spark.staging import column_scope, merge
+from lakehouse_backfill.adapters.spark.staging.compose import DeletedRowFilter
+from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
+from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.contract import Contract, Measure
+from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 
 _ACCEPTED = "accepted"
 _LABEL, _HASH = "lhb_label", "lhb_hash"
@@ -55,6 +70,101 @@ class Edge:
     side: EdgeSide
     scope: Scope
     computed: DataFrame
+
+
+class EdgeComputer:
+    """Computes partitions beyond the scope of a run; writes nothing."""
+
+    def __init__(
+        self,
+        tables: SparkTables,
+        runner: TransformRunner,
+        deleted_rows: DeletedRowFilter,
+        calling_code: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Use `calling_code` around calls of the job's code: one thread at a time may make them."""
+        self._tables, self._runner, self._filter = tables, runner, deleted_rows
+        self._calling_code = calling_code
+
+    def compare(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> tuple[EdgePartition, ...]:
+        """Compute partitions beyond the scope and compare them with the target's base.
+
+        All sides are compared together, but each is computed from its own input: input between the
+        sides is not read.
+        """
+        scopes = _scopes(plan, around)
+        if not scopes:
+            return ()
+        labels = tuple(label for scope in scopes.values() for label in scope.partitions)
+        field = plan.resolved.scope.field
+        accepted = self._accepted_rows(plan, Scope(field=field, partitions=labels))
+        added_columns = column_scope.columns_of_no_base_row(plan, accepted)
+        target = self._tables.schema(plan.shadow_table) if added_columns else accepted.schema
+
+        def inside_rows() -> tuple[DataFrame, DataFrame]:
+            own = plan.resolved.scope
+            staged = self._tables.read_scope(plan.shadow_table, None, own)
+            return self._accepted_rows(plan, own), _rows_in_predicate(plan, staged)
+
+        with spark_errors("checking the edges"):
+            compared = partial(column_scope.compared_rows, plan, added_columns)
+            accepted = compared(accepted)
+            edges = [
+                Edge(side, scope, compared(self._computed_rows(plan, scope, target)))
+                for side, scope in scopes.items()
+            ]
+            contract = column_scope.contract_of_edges(plan, accepted)
+            return compare_edges(accepted, edges, contract, inside_rows)
+
+    def checksums(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> dict[str, Checksum]:
+        """Compute partitions beyond the scope, return their checksums; empty ones are omitted."""
+        scopes, base = _scopes(plan, around), plan.resolved.target
+        target = self._tables.schema(base.table, base.snapshot_id)
+        with spark_errors("checking the edges"):
+            with self._calling_code():
+                computed = {
+                    str(side): self._computed_rows(plan, scopes[side], target) for side in scopes
+                }
+            sums = sum_partitions(computed, plan.resolved.scope.field)
+        return {
+            label: checksum for side in sums.values() for label, checksum in side.checksums.items()
+        }
+
+    def _accepted_rows(self, plan: Plan, scope: Scope) -> DataFrame:
+        base = plan.resolved.target
+        if base.snapshot_id is None:
+            return self._tables.empty_frame(self._tables.schema(plan.shadow_table))
+        read = self._tables.read_scope(base.table, base.snapshot_id, scope)
+        rows = dataframes.apply_schema_change(
+            _rows_in_predicate(plan, read), declared_schema_change(plan)
+        )
+        return self._filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
+
+    def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
+        sources = plan.resolved.sources
+        rows = _rows_in_predicate(
+            plan, self._runner.compute_partitions(plan, scope, target, sources)
+        )
+        if publish_modes.restates_columns(plan):
+            return column_scope.keep_rows_of(self._accepted_rows(plan, scope), rows, plan)
+        return self._filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
+
+
+def _rows_in_predicate(plan: Plan, frame: DataFrame) -> DataFrame:
+    """Keep the rows that match the run's row predicate; all rows when it has none."""
+    predicate = merge.typed_row_predicate(plan, frame.schema)
+    return frame if predicate is None else frame.where(merge.matches_predicate(predicate))
+
+
+def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[EdgeSide, Scope]:
+    field = plan.resolved.scope.field
+    return {
+        side: Scope(field=field, partitions=labels) for side, labels in around.items() if labels
+    }
 
 
 def compare_edges(

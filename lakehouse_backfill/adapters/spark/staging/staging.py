@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,16 @@ from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.guard.plan_reads import read_together, tables_read
-from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
 from lakehouse_backfill.adapters.spark.session import job_tags, write_guard
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.staging import column_scope, merge, rejects, shadow_writer
+from lakehouse_backfill.adapters.spark.staging import rejects, shadow_writer
 from lakehouse_backfill.adapters.spark.staging.compose import (
     ChunkComposer,
     DeletedRowFilter,
     PartitionRestorer,
 )
-from lakehouse_backfill.adapters.spark.staging.edges import Edge, compare_edges
+from lakehouse_backfill.adapters.spark.staging.edges import EdgeComputer
 from lakehouse_backfill.adapters.spark.staging.intermediates import IntermediateStore
 from lakehouse_backfill.adapters.spark.staging.jobs import JobSinks
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
@@ -40,12 +39,12 @@ from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
-from lakehouse_backfill.core.planning.target import catch_up, publish_modes
+from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.diff import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
-from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.rollout import TRIAL_TABLE
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
 from lakehouse_backfill.errors import ChecksFailed
@@ -94,11 +93,16 @@ class _Outputs:
         if known is None or known[0] != key:
             scope = plan.chunk_scope(chunk)
             frames = self._inputs.frames_for_scope(plan, scope)
-            doing = spark_errors(f"computing chunk {chunk.chunk_id}")
-            with self._lock, write_guard.allow_own_writes(allowed=False), doing:
+            with self.calling_code(), spark_errors(f"computing chunk {chunk.chunk_id}"):
                 made = self._runner.run_job(plan, scope, frames, epoch)
             known = self._newest.item = key, (frames, *made)
         return known[1]
+
+    @contextmanager
+    def calling_code(self) -> Iterator[None]:
+        """Let this thread alone call a job's code, which may not write."""
+        with self._lock, write_guard.allow_own_writes(allowed=False):
+            yield
 
     def take_chunk(self, plan: Plan, chunk: Chunk, epoch: int | None = None) -> _Computed:
         """Return the same, and drop this thread's newest output."""
@@ -130,6 +134,9 @@ class SparkStaging:
         self._writer = ShadowWriter(tables)
         self._restorer = PartitionRestorer(tables)
         self._outputs = _Outputs(self._inputs, self._transform_runner)
+        self._edges = EdgeComputer(
+            tables, self._transform_runner, self._deleted_row_filter, self._outputs.calling_code
+        )
         self._reject_watch = rejects.RejectWatch()
 
     def load(self, plan: Plan) -> None:
@@ -254,68 +261,28 @@ class SparkStaging:
     def edges(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
     ) -> tuple[EdgePartition, ...]:
-        """Compute partitions beyond the scope and compare them with the target's base.
-
-        All sides are compared together, but each is computed from its own input: input between the
-        sides is not read.
-        """
-        scopes = _scopes(plan, around)
-        if not scopes:
-            return ()
-        labels = tuple(label for scope in scopes.values() for label in scope.partitions)
-        field = plan.resolved.scope.field
-        accepted = self._accepted_rows(plan, Scope(field=field, partitions=labels))
-        added_columns = column_scope.columns_of_no_base_row(plan, accepted)
-        target = self._tables.schema(plan.shadow_table) if added_columns else accepted.schema
-
-        def inside_rows() -> tuple[DataFrame, DataFrame]:
-            own = plan.resolved.scope
-            staged = self._tables.read_scope(plan.shadow_table, None, own)
-            return self._accepted_rows(plan, own), _rows_in_predicate(plan, staged)
-
-        with spark_errors("checking the edges"):
-            compared = partial(column_scope.compared_rows, plan, added_columns)
-            accepted = compared(accepted)
-            edges = [
-                Edge(side, scope, compared(self._computed_rows(plan, scope, target)))
-                for side, scope in scopes.items()
-            ]
-            contract = column_scope.contract_of_edges(plan, accepted)
-            return compare_edges(accepted, edges, contract, inside_rows)
+        """Compute partitions beyond the scope and compare them with the target's base."""
+        return self._edges.compare(plan, around)
 
     def edge_checksums(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
     ) -> dict[str, Checksum]:
         """Compute partitions beyond the scope, return their checksums; empty ones are omitted."""
-        scopes, base = _scopes(plan, around), plan.resolved.target
-        target = self._tables.schema(base.table, base.snapshot_id)
-        with spark_errors("checking the edges"):
-            computed = {
-                str(side): self._computed_rows(plan, scopes[side], target) for side in scopes
-            }
-            sums = sum_partitions(computed, plan.resolved.scope.field)
-        return {
-            label: checksum for side in sums.values() for label, checksum in side.checksums.items()
-        }
+        return self._edges.checksums(plan, around)
 
-    def _accepted_rows(self, plan: Plan, scope: Scope) -> DataFrame:
-        base = plan.resolved.target
-        if base.snapshot_id is None:
-            return self._tables.empty_frame(self._tables.schema(plan.shadow_table))
-        read = self._tables.read_scope(base.table, base.snapshot_id, scope)
-        rows = dataframes.apply_schema_change(
-            _rows_in_predicate(plan, read), declared_schema_change(plan)
-        )
-        return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
+    def begin_edges(
+        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+    ) -> Future[dict[str, Checksum]]:
+        """Start `edge_checksums` on a thread of its own, tagged as what the run computes."""
 
-    def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
-        sources = plan.resolved.sources
-        rows = _rows_in_predicate(
-            plan, self._transform_runner.compute_partitions(plan, scope, target, sources)
-        )
-        if publish_modes.restates_columns(plan):
-            return column_scope.keep_rows_of(self._accepted_rows(plan, scope), rows, plan)
-        return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
+        def compute() -> dict[str, Checksum]:
+            with self.beside(plan):
+                return self.edge_checksums(plan, around)
+
+        pool = ThreadPoolExecutor(1, thread_name_prefix="edges")
+        started = pool.submit(compute)
+        pool.shutdown(wait=False)
+        return started
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much."""
@@ -418,12 +385,6 @@ def _stored_checksum(tables: SparkTables, table: str, snapshot_id: int, scope: S
     return row_hash.frame_checksum(frame, LINEAGE_NAMES)
 
 
-def _rows_in_predicate(plan: Plan, frame: DataFrame) -> DataFrame:
-    """Keep the rows that match the run's row predicate; all rows when it has none."""
-    predicate = merge.typed_row_predicate(plan, frame.schema)
-    return frame if predicate is None else frame.where(merge.matches_predicate(predicate))
-
-
 def _record(
     plan: Plan, chunk: Chunk, started: float, checksum: Checksum, **facts: Any
 ) -> ChunkRecord:
@@ -439,13 +400,6 @@ def _record(
         finished_at=datetime.now(timezone.utc),
         **facts,
     )
-
-
-def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[EdgeSide, Scope]:
-    field = plan.resolved.scope.field
-    return {
-        side: Scope(field=field, partitions=labels) for side, labels in around.items() if labels
-    }
 
 
 def _with_observation(output: DataFrame, inside: Column, observation: Any) -> DataFrame:

@@ -122,8 +122,9 @@ def test_another_result_needs_another_waiver() -> None:
     found, run_id = open_edge()
     waive(found, run_id, EDGES, "ana", "known")
     assert validate(found, run_id, "bob")[0].state is RunState.VALIDATED  # The same result.
-    found.compute().open_edges.add("2020-01-04")
+    found.compute().duplicates = (1, 1)
     assert validate(found, run_id, "bob")[0].state is RunState.REJECTED
+    assert {gate.waived_by for gate in failed_gates(found, run_id)} == {None}
 
 
 @pytest.mark.req("Q8")

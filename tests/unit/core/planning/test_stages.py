@@ -100,6 +100,7 @@ class _Witness:
             "runs.append": lambda: self._event(first),
             "evidence.record": lambda: (_DOCUMENTS.get(arguments[1]), self._step(arguments[2])),
             "runs.record_chunk": lambda: ("chunk", first.partitions),
+            "compute.begin_edges": lambda: ("compute_edges", _labels(arguments[1])),
             "compute.edge_checksums": lambda: ("compute_edges", _labels(arguments[1])),
             "hooks.call": lambda: (_HOOKS[first.on], ()),
             "publisher.adopt": lambda: ("expose", first.scope.partitions if first.within else ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.validation.edges import (
+from lakehouse_backfill.core.validation.movements import (
     check_only_shadow_written,
     describe_movements,
     describe_range,

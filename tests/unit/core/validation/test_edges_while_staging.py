@@ -1,0 +1,93 @@
+"""Edges that are computed beside the chunks: validation compares them, and computes none again."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.runs.event_log import EDGES_DETAIL
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.domain.checks import EdgePartition
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.errors import ChecksFailed, EnvironmentDown
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import context, declared, lake
+from tests.support.fakes.steps import approved_run, note_calls, staged_run
+
+BEYOND = ("2020-01-01", "2020-01-04")
+
+
+class _Unfinished(FakeCompute):
+    """An engine whose edges end with `outcome`, or never."""
+
+    outcome: Exception | None = None
+
+    def begin_edges(self, plan: Any, around: Any) -> Future[dict[str, Checksum]]:
+        computed: Future[dict[str, Checksum]] = Future()
+        if self.outcome is not None:
+            computed.set_exception(self.outcome)
+        return computed
+
+
+def edges_of(
+    engine: FakeCompute, **changes: Any
+) -> tuple[tuple[EdgePartition, ...], Any, list[str]]:
+    """Stage and validate; return the edges, what the log keeps, and all that was computed."""
+    found = context(engine.lake, engine)
+    calls = note_calls(engine, "edge_checksums")
+    run_id = staged_run(found, declared(**changes))
+    kept = found.runs.events(run_id)[-1].detail.get(EDGES_DETAIL)
+    edge = validate(found, run_id, "bob")[1].edge
+    computed = [label for _, around in calls for some in around.values() for label in some]
+    return edge.partitions if edge else (), kept, computed
+
+
+@pytest.mark.req("Q10")
+@pytest.mark.parametrize("differing", [set(), {"2020-01-04"}])
+def test_edges_are_computed_once_and_the_log_keeps_their_checksums(differing: set[str]) -> None:
+    edges, kept, computed = edges_of(FakeCompute(lake(), open_edges=differing))
+    assert tuple(sorted(kept)) == BEYOND
+    assert {one.partition for one in edges if one.differing_rows} == differing
+    assert len(computed) == len(set(computed))
+    assert set(computed) == {one.partition for one in edges}
+
+
+@pytest.mark.req("Q10")
+def test_what_fails_beside_the_chunks_is_computed_by_validation() -> None:
+    engine = _Unfinished(lake(), open_edges={"2020-01-04"})
+    engine.outcome = EnvironmentDown("an executor was lost", fix="again")
+    edges, kept, computed = edges_of(engine)
+    assert kept is None
+    assert {one.partition for one in edges if one.differing_rows} == {"2020-01-04"}
+    assert set(BEYOND) < set(computed)
+
+
+@pytest.mark.req("Q10")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"validation": {"edge_partitions": 40}}, id="many partitions"),
+        pytest.param({"target": {"row_predicate": {"amount": [1]}}}, id="some rows"),
+        pytest.param({"validation": {"edge_partitions": 0}}, id="no edges"),
+    ],
+)
+def test_runs_whose_edges_the_log_does_not_keep(changes: dict[str, Any]) -> None:
+    wide = {"raw": {"range": {"column": "day", "from": "2019-10-01", "to": "2020-04-01"}}}
+    engine = FakeCompute(lake())
+    begun = note_calls(engine, "begin_edges")
+    _, kept, _ = edges_of(engine, sources=wide, **changes)
+    assert (kept, begun) == (None, [])
+
+
+def test_edges_of_a_run_whose_chunk_fails_are_not_computed_on() -> None:
+    engine = _Unfinished(lake(), chunk_duplicates=1)
+    found = context(engine.lake, engine)
+    run_id = approved_run(found)
+    with pytest.raises(ChecksFailed):
+        stage(found, run_id, "bob")
+    assert found.runs.status(run_id).state is RunState.HALTED
+    assert engine.interrupted == [run_id]
