@@ -279,10 +279,17 @@ class Adapters:
         )
         return watch_ports_if_hooked(ports)
 
+    @cached_property
+    def _listing(self) -> Any:
+        """Lists files for all diffs: what one of them previews another one compares."""
+        from lakehouse_backfill.adapters.local.scan import SnapshotLister
+
+        return SnapshotLister(self.catalog)
+
     def _make_differ(self, engine: str) -> Any:
         from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 
-        local = LocalDiffer(self.catalog, progress=self.progress)
+        local = LocalDiffer(self.catalog, progress=self.progress, listing=self._listing)
         if engine == "local":
             return local
         if engine == "spark":

@@ -319,8 +319,8 @@ def _hash_stripes(data: Any, at: Any, left: Any, seeds: _Words) -> tuple[Any, An
 
 def _word(data: Any, at: Any) -> _Words:
     """Return the 8 bytes at each position as little-endian numbers."""
-    window = np.lib.stride_tricks.sliding_window_view(data, _WORD)
-    return np.ascontiguousarray(window[at]).view("<u8").reshape(-1).astype(np.uint64)
+    words: _Words = np.ndarray((len(data) - _WORD + 1,), "<u8", buffer=data, strides=(1,))
+    return words[at]
 
 
 def _hash_long(values: _Words, seeds: _Words) -> _Words:

@@ -123,9 +123,10 @@ class LocalDiffer:
         batch_rows: int = BATCH_ROWS,
         progress: Progress | None = None,
         large_rows: int = LARGE_ROWS,
+        listing: SnapshotLister | None = None,
     ) -> None:
         self._progress = progress
-        self._listing = SnapshotLister(catalog)
+        self._listing = listing or SnapshotLister(catalog)
         self._batch_rows, self._large_rows = batch_rows, large_rows
         # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
         self._engine = LazyDuckDB(start_with_spill_folder)
