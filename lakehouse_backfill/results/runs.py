@@ -139,7 +139,7 @@ class ValidateResult(RunResult):
         events: tuple[Event, ...],
     ) -> ValidateResult:
         """Describe a validation; gates that were waived for this result do not stop it."""
-        from lakehouse_backfill.core.validation.edges import newest_movements
+        from lakehouse_backfill.core.validation.movements import newest_movements
         from lakehouse_backfill.core.validation.suites import newest_validation_timing
 
         timing = newest_validation_timing(events)
