@@ -53,7 +53,7 @@ from lakehouse_backfill.adapters.iceberg.partitions import (
     row_range_filter,
 )
 from lakehouse_backfill.adapters.iceberg.schema import create_table
-from lakehouse_backfill.core.planning.estimates import is_position_key
+from lakehouse_backfill.core.guards.streams import is_position_key
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
 from lakehouse_backfill.domain.labels.names import table_parts, table_text

@@ -17,7 +17,7 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.guards.outside.effect_log import undo_messages
-from lakehouse_backfill.core.planning import checklist, job_code
+from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.other_runs import find_conflicting_runs
 from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
@@ -151,9 +151,12 @@ def require_approvable(context: Context, run_id: str, by: str) -> tuple[RunStatu
     Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run); ApprovalMissing
     and Tampered when the plan is not signed as it has to be, or not the one that was registered.
     """
+    # What answers the checklist loads the rules over code; other decisions need none of it.
+    from lakehouse_backfill.core.planning.checklist import unanswered_questions
+
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     require_decider(context, plan, "approve", by)
-    open_questions = checklist.unanswered_questions(plan.checklist)
+    open_questions = unanswered_questions(plan.checklist)
     if open_questions:
         raise errors.Blocked(
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",

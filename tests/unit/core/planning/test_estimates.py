@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.spark.session.settings import configured_cores
+from lakehouse_backfill.core.guards.streams import affected_consumers, is_position_key
 from lakehouse_backfill.core.planning.estimates import (
     Inputs,
     Learned,
     Outputs,
-    affected_consumers,
     check_limits,
     estimate_from_files,
-    is_position_key,
 )
 from lakehouse_backfill.core.planning.pace import learn
 from lakehouse_backfill.core.planning.plan import make_plan
