@@ -167,48 +167,6 @@ class ScopeFiles:
         return max(0, max_rows - sum(file.record_count for file in hiding)), max_rows
 
 
-@dataclass(frozen=True)
-class FileSwap:
-    """The files that a swap removes and adds.
-
-    `ambiguous`: re-added files, with the live delete files that may hide their rows. Engines differ
-    on such files: some compare sequence numbers, some do not.
-    """
-
-    removed: LiveEntries
-    added: LiveEntries
-    ambiguous: dict[str, frozenset[str]]
-
-
-def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
-    """Plan the swap of a scope's files for `wanted`.
-
-    Delete files that apply to no remaining file are removed too; those that also apply elsewhere
-    stay. Adopted files are newer than all delete files.
-    """
-    removed = {path: now.data[path] for path in now.data.keys() - wanted.keys()}
-    added = {path: wanted[path] for path in wanted.keys() - now.data.keys()}
-    stays = {path: entry for path, entry in now.data.items() if path not in removed}
-    after = ScopeFiles({**stays, **added}, now.deletes)
-    stale = {
-        path: entry
-        for path, entry in now.deletes.items()
-        if path not in after.effective_deletes and not is_global_delete(entry.data_file)
-    }
-    remaining = {path: entry for path, entry in now.deletes.items() if path not in stale}
-    re_added = {path: entry for path, entry in added.items() if entry.sequence_number is not None}
-    ambiguous = {
-        path: names for path, names in possible_deletes(re_added, remaining).items() if names
-    }
-    return FileSwap({**removed, **stale}, added, ambiguous)
-
-
-def possible_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
-    """Return which delete files may name rows of which data files, at any sequence number."""
-    oldest = {path: changed_entry(entry, sequence_number=-1) for path, entry in data.items()}
-    return applicable_deletes(oldest, deletes)
-
-
 def applicable_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
     """Return which delete files apply to which data files (Iceberg spec, scan planning).
 

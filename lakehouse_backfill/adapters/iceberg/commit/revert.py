@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg import manifests
 from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
-from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import SwapPart
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import SwapPart, plan_swap
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids, find_snapshot, is_tagged
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, label_sort_key
@@ -136,7 +136,7 @@ class RevertPlanner:
                     f"{count} of {path.rpartition('/')[2]} for one"
                 )
         now = reader.scope_files(self._table.metadata.current_snapshot())
-        swapped = manifests.plan_swap(now, then.data)
+        swapped = plan_swap(now, then.data)
         live_deletes = {p: e for p, e in now.deletes.items() if p not in swapped.removed}
         hiding = manifests.applicable_deletes(then.data, live_deletes)
         for label, path in _label_paths(reader, then):

@@ -37,6 +37,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     Swap,
     SwapPart,
+    plan_swap,
 )
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
@@ -200,7 +201,7 @@ class _SwapAttempts:
             reader = manifests.ScopedReader(table, part.scope, self._cache)
             now = reader.scope_files_in(listed)
             self._refuse_conflict(table, head, part, reader, now)
-            swapped = manifests.plan_swap(now, part.wanted)
+            swapped = plan_swap(now, part.wanted)
             _refuse_ambiguous(swap, swapped.ambiguous)
             removed.update(swapped.removed)
             added.update(swapped.added)

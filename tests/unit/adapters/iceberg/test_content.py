@@ -14,7 +14,8 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.typedef import Record
 
-from lakehouse_backfill.adapters.iceberg.manifests import ScopeFiles, plan_swap
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import plan_swap
+from lakehouse_backfill.adapters.iceberg.manifests import ScopeFiles
 
 PATH_ID = 2147483546
 _KINDS = {
