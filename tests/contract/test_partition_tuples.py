@@ -462,6 +462,20 @@ def test_tuples_by_a_time_or_a_decimal_are_swapped_and_put_back(
         kit.publisher.adopt(again)
 
 
+def test_a_second_field_whose_column_was_renamed_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"), ("region", "identity"))
+    kit.append(row(1, DAYS[1], "old", "EU"))
+    request = kit.stage(only("EU"), {DAYS[1]: [row(9, DAYS[1], "new", "EU")]})
+    kit.evolve(lambda update: update.rename_column("region", "area"))
+    with pytest.raises((Unsupported, TargetChanged)) as refused:
+        kit.publisher.adopt(request)
+    assert refused.value.fix
+    with pytest.raises(Unsupported, match="the table has no column region") as renamed:
+        kit.tables.scoped("silver.t", kit.head(), request.scope)
+    assert "give the column its name back" in renamed.value.fix
+
+
 def test_files_of_a_spec_without_the_second_field_are_refused(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.create(("d", "identity"))

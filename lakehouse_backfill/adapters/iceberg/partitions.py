@@ -217,14 +217,18 @@ def _find_sources(metadata: TableMetadata, field: ScopeField) -> dict[int, _Labe
     if field.is_whole_table:
         every = _LabelSource(0, field.transform, field.type, field)
         return dict.fromkeys(metadata.specs(), every)
+    column = _require_column(metadata, field.column)
+    return {i: _find_source(spec, column, field) for i, spec in metadata.specs().items()}
+
+
+def _require_column(metadata: TableMetadata, name: str) -> NestedField:
     try:
-        column = metadata.schema().find_field(field.column)
+        return metadata.schema().find_field(name)
     except ValueError as error:
         raise Unsupported(
-            f"the table has no column {field.column}",
+            f"the table has no column {name}",
             fix="give the column its name back: ALTER TABLE … RENAME COLUMN …; or plan anew",
         ) from error
-    return {i: _find_source(spec, column, field) for i, spec in metadata.specs().items()}
 
 
 def _find_narrowing(
@@ -233,10 +237,7 @@ def _find_narrowing(
     """Return where a spec holds the values that narrow the partitions; None: it lacks one."""
     found = []
     for scope in field.only:
-        try:
-            column = metadata.schema().find_field(scope.field.column)
-        except ValueError as error:
-            raise Unsupported(f"the table has no column {scope.field.column}") from error
+        column = _require_column(metadata, scope.field.column)
         places = (
             i
             for i, part in enumerate(metadata.specs()[spec_id].fields)
