@@ -282,6 +282,13 @@ def test_tuples_whose_field_left_the_partitioning_are_refused_and_nothing_change
     with pytest.raises(Unsupported, match="does not tell") as refused:
         lake.project.rollback(TARGET, reason="wrong", by=WHO)
     assert refused.value.state == "nothing was rolled back"
+    with lake.catalog.load_table(TARGET).update_schema() as columns:
+        columns.rename_column("k", "m")
+    with pytest.raises(Unsupported, match="the table has no column k") as refused:
+        lake.project.publish(run, WHO)
+    assert refused.value.state == "nothing was published; readers see what they saw before"
+    with lake.catalog.load_table(TARGET).update_schema() as columns:
+        columns.rename_column("m", "k")
     assert (lake.held(), versions.pointer(TARGET).pending) == (before, None)
     assert lake.project.status(run).runs[0].state == "accepted"
 

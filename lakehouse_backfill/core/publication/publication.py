@@ -251,6 +251,7 @@ class AcceptedRun(DrivenRun):
                 swap = expose.expose_result(context, plan, reserved, self.accepted)
         except reserve.REFUSALS as error:
             if reserved is None or reserve.may_release(reserved, wanted, error):
+                reserve.name_state(error, "nothing was published; readers see what they saw before")
                 self.release(error)
             raise
         return reserve.finalise_version(context, reserved, swap, "publish"), swap
