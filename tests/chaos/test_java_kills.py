@@ -14,6 +14,7 @@ import pytest
 from lakehouse_backfill.adapters.spark.session.settings import TINY_QUERIES
 from lakehouse_backfill.errors import Blocked
 from tests.chaos.forked_driver import ForkedDrivers
+from tests.support.spark.declared import QUICK_JAVA
 from tests.support.spark.reading import Rows
 from tests.support.spark.restating import SCOPE, RestateLab
 
@@ -22,8 +23,7 @@ BY = ("--by", "ana")
 SETTINGS = {
     "spark.master": "local[2]",
     **TINY_QUERIES,
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-XX:ReservedCodeCacheSize=240m -Xmn400m",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
 }
 #: In the order in which one command after the other gets that far: each goes on with what is there.
 KILLS = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakehouse_backfill.domain.contract import Profile
+from tests.support.spark.declared import QUICK_JAVA
 from tests.support.spark.lake import COPY_JOB, Lake, PlanMaker
 from tests.support.spark.modes import Make, Modes
 
@@ -49,10 +50,7 @@ def profile(lake_folder: Path) -> Profile:
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.adaptive.enabled": "false",
-            # Hundreds of small queries: what the second compiler saves, it costs several times.
-            # By default, 48 MB of code would be swept and a small heap collected all the time.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-            "-XX:ReservedCodeCacheSize=240m -Xmn400m",
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
         },
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -83,4 +84,4 @@ def _wait_for_end_of_spark(scratch: Path) -> None:
 
 
 def _places(content: bytes, mark: bytes) -> list[int]:
-    return [at for at in range(len(content)) if content.startswith(mark, at)]
+    return [found.start() for found in re.finditer(re.escape(mark), content)]

@@ -12,6 +12,7 @@ from lakehouse_backfill.adapters.spark.session import settings
 from lakehouse_backfill.adapters.spark.session.java import require_java
 from lakehouse_backfill.adapters.spark.session.settings import find_local_jars
 from tests.stack.servers import HOST, MAKE, ROOT, Server, free_port, missing
+from tests.support.spark.declared import QUICK_JAVA
 
 _LOGGING = Path(settings.__file__).with_name("log4j2.properties")
 
@@ -48,5 +49,4 @@ class SparkConnect:
         self.server.stop()
 
 
-#: Hundreds of small queries: what the second compiler saves, it costs several times.
-_QUICK = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+_QUICK = f"{QUICK_JAVA} -Dlog4j2.configurationFile={_LOGGING.as_uri()}"

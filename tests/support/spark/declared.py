@@ -15,6 +15,9 @@ def template_settings(profile: str) -> dict[str, str]:
     return dict(declared["profiles"][profile]["spark"])
 
 
+#: Java's options for hundreds of small queries: what the second compiler saves, it costs several
+#: times. By default, 48 MB of code would be swept and a small heap collected all the time.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xmn400m"
 CATALOG = {
     "name": "lake",
     "type": "sql",

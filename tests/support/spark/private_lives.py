@@ -21,6 +21,9 @@ import yaml
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.fault_points import install_hook
 from lakehouse_backfill.project import Project
+from tests.support.quick_commands import build_once
+from tests.support.quick_pyiceberg import make_quick
+from tests.support.spark.declared import QUICK_JAVA
 
 PRODUCT, SOURCE = "gold.people", "raw.people"
 #: No planted text is without it, and nothing else holds it.
@@ -120,7 +123,7 @@ class Life:
                 "spark.sql.adaptive.enabled": "false",
                 # Of small queries, compiling the code costs more than running it.
                 **({} if compiles else _UNCOMPILED),
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "spark.driver.extraJavaOptions": QUICK_JAVA,
                 "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
                 "spark.eventLog.dir": f"file://{folder}/events",
             },
@@ -455,6 +458,8 @@ def look_at_processes() -> None:
 
 
 if __name__ == "__main__":
+    build_once()
+    make_quick()
     os.environ[KEY_VARIABLE] = f"{MARK}-secret-of-the-masks"
     # One of the lives writes code for its queries, with the values that they name.
     whole = Life(Path(sys.argv[1]), compiles="fail" in sys.argv[2:])
