@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +75,19 @@ def assert_same_rows(actual: pd.DataFrame, expected: pd.DataFrame) -> None:
     )
 
 
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Let Spark make code of its queries: over all flights, interpreting them costs twice that."""
+    own = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {key: spark.conf.get(key) for key in own}
+    for key, text in own.items():
+        spark.conf.set(key, text)
+    yield
+    for key, text in before.items():
+        spark.conf.set(key, text)
+
+
+@pytest.mark.usefixtures("compiled")
 class TestEveryRow:
     @pytest.mark.long
     def test_is_the_oracles(self, job: ModuleType, bronze: tuple[DataFrame, ...]) -> None:
