@@ -191,7 +191,7 @@ def _staging(plan: Plan) -> Iterator[Stage]:
         elif is_external:
             kind, text = "measure_chunk", f"measures and checks {labels}, as it was written"
         elif beyond:
-            yield _edges_stage(beyond, "staging", "computes {} beyond the range meanwhile")
+            yield _edges_stage(plan, beyond, "staging", "beside the chunks, ")
             beyond = ()
         yield Stage(
             kind=kind, phase="staging", text=text, partitions=chunk.partitions,
@@ -206,7 +206,7 @@ def _validation(plan: Plan) -> Iterator[Stage]:
     is_staged = any(one.kind == "compute_edges" for one in _staging(plan))
     # Without accepted rows there is nothing to compare with; `validate` says so.
     if beyond and resolved.target.snapshot_id is not None and not is_staged:
-        yield _edges_stage(beyond, "validation", "computes {} beyond the range")
+        yield _edges_stage(plan, beyond, "validation")
     suites = len(resolved.contract.suites + resolved.manifest.validation.suites)
     yield Stage(
         kind="judge_result", phase="validation",
@@ -217,6 +217,7 @@ def _validation(plan: Plan) -> Iterator[Stage]:
 
 #: Partitions beyond the edges that the run's log keeps, with their checksums.
 _MAX_KEPT_EDGES = 64
+_MAX_NAMED_EDGES = 4
 
 
 def edges_while_staging(plan: Plan) -> dict[EdgeSide, tuple[str, ...]]:
@@ -246,11 +247,13 @@ def _all_labels(around: Mapping[EdgeSide, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(label for labels in around.values() for label in labels)
 
 
-def _edges_stage(labels: tuple[str, ...], phase: Phase, text: str) -> Stage:
-    described = text.format(partitions.describe_labels(labels))
+def _edges_stage(plan: Plan, labels: tuple[str, ...], phase: Phase, when: str = "") -> Stage:
+    in_order = sorted(labels, key=partitions.label_sort_key(plan.resolved.scope.field))
+    named = ", ".join(in_order) if len(labels) <= _MAX_NAMED_EDGES else f"{len(labels)} partitions"
     return Stage(
         kind="compute_edges", phase=phase, partitions=labels,
-        text=f"{described}, to compare them with what is accepted there; they are not written",
+        text=f"{when}computes {named} beyond the range, to compare them with what is accepted "
+        "there; they are not written",
     )  # fmt: skip
 
 
