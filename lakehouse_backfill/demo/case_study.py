@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lakehouse_backfill.adapters.spark.session.java import require_java
+from lakehouse_backfill.case_histories import CaseHistory
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.config.profiles import EMBEDDED_PROFILE
 from lakehouse_backfill.core.runs import gate_registry
@@ -28,11 +29,12 @@ from lakehouse_backfill.demo.case_lake import (
 )
 from lakehouse_backfill.demo.lake import copy_project
 from lakehouse_backfill.demo.story import DEMO_PERSON, Echo, Narrator, require
-from lakehouse_backfill.errors import BackfillError, ChecksFailed
+from lakehouse_backfill.errors import BackfillError, ChecksFailed, ConfigError
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.cascades import CascadeResult
 from lakehouse_backfill.results.proof import DemoResult
 
+_MONTHS = 12
 OWNER = "olga"
 REVIEW = "reviewed with compliance: decided on local dates, late holidays count"
 
@@ -231,6 +233,16 @@ class CaseStudyOptions:
     profile: str = EMBEDDED_PROFILE
     explained_partitions: int = 12
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what cannot be told, before anything is made."""
+        CaseHistory(self.cases)
+        if not 1 <= self.explained_partitions <= _MONTHS:
+            raise ConfigError(
+                f"{self.explained_partitions} months cannot be explained",
+                fix=f"name 1 to {_MONTHS} months of the year",
+                field="explain",
+            )
+
 
 def run_case_study(folder: Path, echo: Echo, options: CaseStudyOptions) -> DemoResult:
     """Run the whole case study in `folder` (absent or empty), and leave a project to work in.
@@ -264,8 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="how many months are explained row by row",
     )  # fmt: skip
     given = parser.parse_args(arguments)
-    options = CaseStudyOptions(given.cases, given.profile, given.explain)
     try:
+        options = CaseStudyOptions(given.cases, given.profile, given.explain)
         run_case_study(given.dir, lambda line: _write(line), options)
     except BackfillError as error:
         sys.stderr.write(f"{error}\n")

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from lakehouse_backfill.case_histories import LEAST_CASES, YEAR_START, YEAR_STOP
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.demo.case_lake import (
     BREACHES_PRODUCT,
+    CASCADE_PRODUCTS,
     CASE_FILES,
     CASES_PRODUCT,
     CORRECTIONS_TABLE,
@@ -67,11 +68,11 @@ class Told:
         """The project of the story."""
         return self.study.project
 
-    def version(self, number: int) -> pa.Table:
-        """Read the publication of the case table: 0 is the first one, -1 the last."""
+    def version(self, number: int, product: str = CASES_PRODUCT) -> pa.Table:
+        """Read a publication, of the case table: 0 is the first one, -1 the last."""
         acts = [
             row
-            for row in self.project.versions(CASES_PRODUCT).versions
+            for row in self.project.versions(product).versions
             if row.action == "publish"
         ]  # fmt: skip
         row = sorted(acts, key=lambda one: one.version)[number]
@@ -146,23 +147,55 @@ def test_every_case_on_every_day_is_what_the_rules_say_before_and_after(told: To
 
 
 @pytest.mark.req("T9", "P4")
-def test_what_follows_from_the_cases_is_restated_with_them(told: Told) -> None:
-    opened, late = Counter[tuple[date, str]](), Counter[tuple[date, str]]()
-    decided = Counter[tuple[date, str]]()
-    for row in told.new.values():
-        key = row["as_of"], row["jurisdiction"]
-        month = row["as_of"].replace(day=1), row["jurisdiction"]
-        is_decided = row["state"] == "decided"
-        opened[key] += not is_decided and row["breached"] is not None
-        decided[month] += is_decided
-        late[month] += is_decided and row["breached"] is not None
-    found = told.project.accepted(BREACHES_PRODUCT).to_pylist()
-    assert {(one["as_of"], one["jurisdiction"]): one["open_breaches"] for one in found} == opened
-    report = told.project.accepted(REPORT_PRODUCT).to_pylist()
-    assert {
-        (one["month"], one["jurisdiction"]): (one["decided"], one["decided_late"])
-        for one in report
-    } == {key: (decided[key], late[key]) for key in decided}  # fmt: skip
+@pytest.mark.parametrize(("number", "meaning"), [(0, "old"), (-1, "new")])
+def test_what_follows_from_the_cases_is_restated_with_them(
+    told: Told, number: int, meaning: str
+) -> None:
+    days: dict[tuple[date, str], Counter[str]] = {}
+    months: dict[tuple[date, str], Counter[str]] = {}
+    breached = set[tuple[date, str, int]]()
+    for (day, case), row in getattr(told, meaning).items():
+        is_decided, is_late = row["state"] == "decided", row["breached"] is not None
+        month = day.replace(day=1), row["jurisdiction"]
+        of_day = days.setdefault((day, row["jurisdiction"]), Counter())
+        of_day.update(open_cases=not is_decided, open_breaches=not is_decided and is_late)
+        of_month = months.setdefault(month, Counter())
+        of_month.update(decided=is_decided, decided_late=is_decided and is_late)
+        of_month["breaches"] += is_late and (*month, case) not in breached
+        breached |= {(*month, case)} if is_late else set()
+        is_last = (day + timedelta(days=1)).day == 1
+        of_month["open_at_end"] += is_last and not is_decided and is_late
+    for product, keys, expected in (
+        (BREACHES_PRODUCT, ("as_of", "jurisdiction"), days),
+        (REPORT_PRODUCT, ("month", "jurisdiction"), months),
+    ):
+        rows = told.version(number, product).to_pylist()
+        found = {
+            tuple(row[key] for key in keys): {
+                name: row[name] for name in row.keys() - LINEAGE - set(keys)
+            }
+            for row in rows
+        }
+        assert len(found) == len(rows)
+        assert found == {key: dict(counts) for key, counts in expected.items()}
+
+
+@pytest.mark.req("T9", "P4")
+def test_the_products_change_and_go_back_by_one_commit_each(told: Told) -> None:
+    table = told.study.lake.catalog.load_table("case_control.accepted_output_version")
+    seen, acts = set[tuple[Any, ...]](), []
+    for entry in table.history():
+        rows = table.scan(snapshot_id=entry.snapshot_id).to_arrow().to_pylist()
+        now = {(row["data_product"], row["action"], row["token"]) for row in rows}
+        new = {one for one in now - seen if one[1] in ("publish", "rollback")}
+        moved = {(action, product) for product, action, _ in new if product in CASCADE_PRODUCTS}
+        seen |= now
+        if moved:
+            acts.append(sorted(moved))
+    assert acts == [
+        [(act, product) for product in sorted(CASCADE_PRODUCTS)]
+        for act in ("publish", "publish", "rollback", "publish")
+    ]
 
 
 @pytest.mark.req("T9", "Q6")
@@ -213,14 +246,49 @@ def test_every_changed_row_is_counted_and_explained(told: Told) -> None:
 
 @pytest.mark.req("D3")
 def test_rows_say_what_made_them(told: Told) -> None:
-    table = told.version(-1)
-    assert set(table.column_names) >= LINEAGE
-    assert all(table[name].null_count == 0 for name in LINEAGE)
-    single = {name: set(table[name].to_pylist()) for name in LINEAGE}
-    assert single["produced_by_run_id"] == {told.study.runs[CASES_PRODUCT]}
-    assert single["produced_by_transform"] == {"case_sla"}
-    assert single["transform_version"] == {"3.1.0"}
-    assert set(told.version(0)["transform_version"].to_pylist()) == {"2.4.1"}
+    for product in CASCADE_PRODUCTS:
+        table = told.version(-1, product)
+        # What follows from the case table reads no reference data.
+        filled = LINEAGE - ({"reference_data_version"} if product != CASES_PRODUCT else set())
+        assert {name for name in filled if table[name].null_count} == set()
+        single = {name: set(table[name].to_pylist()) for name in LINEAGE}
+        assert single["produced_by_run_id"] == {told.study.runs[product]}
+        assert single["produced_by_transform"] == {product.partition(".")[2]}
+    first, last = told.version(0), told.version(-1)
+    assert set(first["transform_version"].to_pylist()) == {"2.4.1"}
+    assert set(last["transform_version"].to_pylist()) == {"3.1.0"}
+    for table, tag in ((first, "v2025-12"), (last, "v2026-06")):
+        (text,) = set(table["reference_data_version"].to_pylist())
+        assert text.startswith(f"calendar={tag}@")
+
+
+@pytest.mark.req("T9")
+def test_december_is_read_and_the_calendar_is_corrected_truth(told: Told) -> None:
+    plan = told.project.wiring.context.runs.plan(told.study.runs[CASES_PRODUCT])
+    pins = {pin.name: pin for pin in plan.resolved.sources}
+    for name in ("events", "carried"):
+        pin = pins[name]
+        assert pin.range is not None
+        assert (str(pin.range.from_)[:10], pin.warm_up_days) == ("2024-12-01", 31)
+    assert plan.resolved.manifest.reference_data["calendar"].semantics == "corrected_truth"
+    assert {key[0].year for key in _rows(told.version(-1))} == {2025}
+
+
+@pytest.mark.req("T9")
+def test_the_rule_of_due_dates_finds_one_that_is_an_hour_off(
+    told: Told, spark: SparkSession
+) -> None:
+    suite = json.loads((told.folder / "expectations" / "silver.case_sla.json").read_text())
+    (rule,) = [
+        one["kwargs"]["unexpected_rows_query"]
+        for one in suite["expectations"]
+        if one["type"] == "unexpected_rows_expectation"
+    ]
+    spark.createDataFrame(told.version(-1)).createOrReplaceTempView("right_rows")
+    moved = "SELECT jurisdiction, due_on, due_at + INTERVAL 1 HOUR AS due_at FROM right_rows"
+    assert spark.sql(rule.format(batch="right_rows")).count() == 0
+    wrong = spark.sql(rule.format(batch=f"({moved})")).count()
+    assert wrong == len(told.new)
 
 
 @pytest.mark.req("U9")
@@ -265,6 +333,9 @@ def test_why_tells_the_story_of_a_month(told: Told) -> None:
 def test_the_commands_of_the_tutorial_do_what_it_says(told: Told) -> None:
     """Run them as they are printed, with the ids of this story. They roll back: the last test."""
     text = TUTORIAL.read_text(encoding="utf-8")
+    shown = text.partition("```\n5. ")[2].partition("\n```")[0]
+    assert re.search(re.sub(r"\d[\d,]*", "[0-9,]+", re.escape(f"5. {shown}")), told.transcript)
+    assert re.findall(r"^(\d+)\. ", told.transcript, re.MULTILINE) == list("123456789")
     lines = re.findall(r"^\.\./\.venv/bin/lakehouse-backfill (.+)$", text, re.MULTILINE)
     assert len(lines) == 8
     (cascade,) = set(
@@ -281,7 +352,10 @@ def test_the_commands_of_the_tutorial_do_what_it_says(told: Told) -> None:
         )
         assert found.exit_code == 0, f"{words}\n{found.output}"
         printed.append(found.output)
-    assert "UTC dates" in printed[1]
+    acts = re.findall(r"\b(publish|rollback)\b", printed[0])
+    assert sorted(acts) == ["publish", "publish", "publish", "rollback"]
+    assert all(part in printed[1] for part in ("UTC dates", "ana", "calendar"))
+    assert all(run in printed[2] for run in told.study.runs.values())
     actions = [row.action for row in told.project.versions(CASES_PRODUCT).versions]
     acts = [one for one in reversed(actions) if one in ("publish", "rollback")]
     assert acts == ["publish", "publish", "rollback", "publish", "rollback"]

@@ -17,7 +17,7 @@ from lakehouse_backfill.case_histories import (
     instant,
 )
 from lakehouse_backfill.demo.case_lake import calendar_table
-from lakehouse_backfill.demo.case_study import CaseStudyOptions
+from lakehouse_backfill.demo.case_study import CaseStudyOptions, main
 from lakehouse_backfill.errors import ConfigError
 from tests.support.oracles.case_sla import case_days
 
@@ -144,3 +144,12 @@ def test_events_hold_every_kind_late_records_and_duplicates(events: list[dict[st
 def test_too_few_cases_are_refused() -> None:
     with pytest.raises(ConfigError, match="999 cases"):
         CaseHistory(999)
+
+
+@pytest.mark.parametrize("wrong", [("--cases", "10"), ("--explain", "0"), ("--explain", "13")])
+def test_what_cannot_be_told_is_refused_before_a_folder_is_made(
+    wrong: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--dir", str(tmp_path / "study"), *wrong]) == 2
+    assert "nothing was read or changed" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
