@@ -147,11 +147,17 @@ class ClassArchives:
     def _remove_others(self, file: Path) -> None:
         """Remove the archives that were not used for longest, until few are left."""
         with suppress(OSError):
-            others = [one for one in self._folder.glob("*.jsa") if one != file]
+            # Also those that were written at the end of a JVM and that none has begun with.
+            others = [one for end in ("jsa", "new") for one in self._folder.glob(f"*.{end}")]
+            others = [one for one in others if one.stem != file.stem]
             others.sort(key=lambda one: one.stat().st_mtime, reverse=True)
             for old in others[_MAX_OTHERS:]:
-                old.unlink()
-                old.with_suffix(".lock").unlink(missing_ok=True)
+                lock = _try_lock(old.with_suffix(".lock"))
+                if lock is None:  # A JVM writes it.
+                    continue
+                for end in (old.suffix, ".keep", ".lock"):
+                    old.with_suffix(end).unlink(missing_ok=True)
+                os.close(lock)
 
 
 def archive_key(java: Path, class_path: Iterable[Path]) -> str:

@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -105,9 +105,21 @@ def _require_usable(gateway: Any) -> Any:
     if found.isEmpty() or found.get().sparkContext().isStopped():
         raise EnvironmentDown("its Spark has stopped")
     context = found.get().sparkContext()
-    if context.listFiles().nonEmpty():
+    settings, listed = context.getConf(), context.listFiles()
+    files = [listed.apply(place) for place in range(listed.size())]
+    if added_files(files, [settings.get(name, "") for name in _FILE_SETTINGS]):
         raise EnvironmentDown("a job has added files to it, which every later one would see")
     return found.get()
+
+
+#: Settings that name files which Spark adds when it starts; what it downloads is among them.
+_FILE_SETTINGS = ("spark.files", "spark.submit.pyFiles")
+
+
+def added_files(listed: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """Return the listed addresses of files that no setting names; settings are comma-separated."""
+    known = {PurePosixPath(path).name for text in settings for path in text.split(",") if path}
+    return [address for address in listed if PurePosixPath(address).name not in known]
 
 
 def _remove_leftovers(gateway: Any, base: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import struct
@@ -110,8 +111,13 @@ def test_doctor_says_why_no_archive_is_used(folder: Path) -> None:
 def test_few_archives_stay(folder: Path) -> None:
     for age, name in enumerate(("used", "newest", "older", "oldest")):
         os.utime(keep(folder, f"{name}.jsa"), (0, 1_000_000 - age))
-    ClassArchives(folder).use("used", may_write=False)
-    assert sorted(one.name for one in folder.glob("*.jsa")) == ["newest.jsa", "used.jsa"]
+    os.utime(keep(folder, "begun.new"), (0, 1_000_000 - 9))
+    os.utime(keep(folder, "never.new"), (0, 1_000_000 - 9))
+    with (folder / "begun.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ClassArchives(folder).use("used", may_write=False)
+    kept = sorted(one.name for one in folder.iterdir() if one.suffix != ".lock")
+    assert kept == ["begun.new", "newest.jsa", "used.jsa"]
 
 
 def test_another_jar_or_another_java_has_another_archive(tmp_path: Path) -> None:

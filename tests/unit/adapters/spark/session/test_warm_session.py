@@ -223,3 +223,10 @@ def test_a_host_lets_a_command_finish_and_ends_the_jobs_that_it_left(
     assert held is not None
     acts = (lambda: None, lambda: None, lambda: os.close(held))
     assert wait(is_wanted=False, acts=acts) == (1.5, 1)
+
+
+def test_files_that_spark_downloads_are_none_that_a_job_has_added() -> None:
+    own = ["/home/ana/.ivy2/jars/iceberg.jar", "https://store/one/a.py"]
+    listed = [f"spark://host:1/files/{name}" for name in ("iceberg.jar", "a.py", "table.csv")]
+    assert warm_jvm.added_files(listed, [",".join(own), ""]) == [listed[2]]
+    assert warm_jvm.added_files(listed[:2], ["", ",".join(own)]) == []
