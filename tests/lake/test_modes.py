@@ -49,7 +49,7 @@ def test_rows_of_one_tenant_are_repaired_and_all_others_are_carried_over(
 @pytest.mark.req("U1b", "U11", "U12")
 @pytest.mark.parametrize(("version", "by", "carried", "files"), [
     (2, "tenant", 0, 12), (3, "bucket(2, tenant)", 1, 7),  # A and B are of one bucket, C is not
-])  # fmt: skip
+], ids=["2", "3"])  # fmt: skip
 def test_tenants_that_are_partitions_are_repaired_beside_live_commits_to_others(
     make: Make, version: int, by: str, carried: int, files: int
 ) -> None:
