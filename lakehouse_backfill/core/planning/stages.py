@@ -224,10 +224,12 @@ def edges_while_staging(plan: Plan) -> dict[EdgeSide, tuple[str, ...]]:
     """Return the partitions beyond the edges that are computed while chunks are, if any.
 
     Their checksums decide only where the run computes all rows, under the current columns. The
-    others are left to validation.
+    others are left to validation, as are those of a run that may read only so much a minute: its
+    chunks may use all of that.
     """
-    target, scope = plan.resolved.target, plan.resolved.scope
-    if target.snapshot_id is None or not computes_all_rows(plan):
+    target, scope, limits = plan.resolved.target, plan.resolved.scope, plan.resolved.manifest.limits
+    is_limited = limits.rows_per_minute is not None or limits.bytes_per_minute is not None
+    if target.snapshot_id is None or is_limited or not computes_all_rows(plan):
         return {}
     around = resolve.edge_labels(scope, resolve.computed_edges(plan.resolved.manifest))
     return around if len(_all_labels(around)) <= _MAX_KEPT_EDGES else {}

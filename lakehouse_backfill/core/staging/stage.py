@@ -166,9 +166,9 @@ def stage_run(
 
     `committed` is called after the shadow was fenced: nobody else writes there any more.
     """
-    with staging_session(context, plan, by, replayer) as session:
+    with staging_session(context, plan, by, replayer) as session, session.edges:
         done, before = _stage_chunks(context, plan, session, committed)
-        detail = session.edges.detail()
+        detail = session.edges.detail(session.lease.require_held)
     rows = sum(record.output_rows for record in done)
     detail |= {"chunks": len(done), "rows": rows}
     status = context.move(session.status, plan, "finish staging", by, **detail)
@@ -292,7 +292,7 @@ def _stage_chunks(
     done: list[ChunkRecord] = []
     rows = 0
     # Closed at once when a chunk is bad: what is in work lands before the run is halted.
-    with session.edges, closing(schedule.run(work)) as staged:
+    with closing(schedule.run(work)) as staged:
         for one, record in staged:
             known, chunk = recorded.get(one.stage.chunk_id), one.stage.chunk
             if record is not known and not record.carried_from:

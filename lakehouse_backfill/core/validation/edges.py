@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
@@ -25,7 +26,7 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import Validation
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.errors import BackfillError, WriteForbidden
 from lakehouse_backfill.ports.compute import Staging
 
 MAX_PROBED_PARTITIONS = 64
@@ -155,10 +156,15 @@ LabelsBySide = Mapping[EdgeSide, tuple[str, ...]]
 KeptEdges = Mapping[str, str | None]
 
 
+#: Seconds between two looks at edges that are computed, and how often they are ended.
+_LOOK_S, _ENDINGS = 0.5, 20
+
+
 class EdgesWhileStaging:
     """Computes the partitions beyond the edges while the chunks are computed.
 
-    What fails here is left to validation, which then says why it fails.
+    What fails here is left to validation, which then says why it fails. Attempts of job code to
+    reach outside fail the run, as those of a chunk do: each is told to one thread only.
     """
 
     def __init__(self, context: Context, staging: Staging, plan: Plan) -> None:
@@ -177,16 +183,32 @@ class EdgesWhileStaging:
         """Nothing is computed before `begin`."""
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """End what is computed for a run whose chunks failed."""
-        if error is not None and self._computed is not None and not self._computed.done():
-            self._staging.interrupt(self._plan)
+        """End what is computed for a run that stopped; between two jobs, the next one is ended."""
+        if error is None or self._computed is None:
+            return
+        for _ending in range(_ENDINGS):
+            if self._computed.done():
+                return
+            # An engine that is gone computes nothing; why the run stopped is what counts.
+            with suppress(Exception):
+                self._staging.interrupt(self._plan)
+            wait([self._computed], _LOOK_S)
 
-    def detail(self) -> dict[str, Any]:
-        """Wait for them; return what the event that ends staging keeps."""
+    def detail(self, require_held: Callable[[], None]) -> dict[str, Any]:
+        """Wait for them; return what the event that ends staging keeps.
+
+        Raises what `require_held` raises once the run is no longer this driver's, WriteForbidden.
+        """
         if self._computed is None:
             return {}
+        while not self._computed.done():
+            require_held()
+            wait([self._computed], _LOOK_S)
+        require_held()
         try:
             found = self._computed.result()
+        except WriteForbidden:
+            raise
         except BackfillError as error:
             journal = self._context.journal.bind(**self._plan.labels)
             journal.log("edges left to validation", problem=error.problem)
