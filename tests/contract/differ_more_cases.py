@@ -222,10 +222,13 @@ MORE_CASES.replaced(
     ),
 )
 # Empty, missing, and holding only a missing value: three different things.
-EMPTY: Row = {"s": "", "b": b"", "ls": [], "mp": Map(()), "st": {"a": None}}
+EMPTY: Row = {
+    "s": "", "b": b"", "ls": [], "mp": Map(()), "st": {"a": None}, "lt": [], "mt": Map(()),
+}  # fmt: skip
 MISSING: Row = dict.fromkeys(EMPTY)
-INNER: Row = MISSING | {"ls": [None], "mp": Map((("x", None),)), "st": {"a": 0}}
+INNER: Row = MISSING | {"ls": [None], "mp": Map((("x", None),)), "st": {"a": 0}, "lt": [None]}
 KINDS = [EMPTY, MISSING, INNER]
+ITEM = StructType(NestedField(17, "a", "long", required=False))
 MORE_CASES.replaced(
     "empty and missing values",
     {
@@ -233,6 +236,8 @@ MORE_CASES.replaced(
         "ls": ListType(10, "long", element_required=False),
         "mp": MapType(11, "string", 12, "long", value_required=False),
         "st": StructType(NestedField(13, "a", "long", required=False)),
+        "lt": ListType(14, ITEM, element_required=False),
+        "mt": MapType(15, "string", 16, ITEM, value_required=False),
     },
     ([{"k": k, **KINDS[k // 3]} for k in range(9)], [{"k": k, **KINDS[k % 3]} for k in range(9)]),
 )  # fmt: skip

@@ -192,21 +192,25 @@ def test_what_pyiceberg_does_not_read_is_written_again_with_the_same_values(
 def test_nested_columns_are_adopted_also_before_others(tmp_path: Path) -> None:
     """A catalog counts the ids of nested columns last, the contract's schema in between."""
     case = MigrationCase(tmp_path / "p", partitioning="[]")
-    kinds = ("list<string>", "map<string, long>", "struct<a: long, b: string>", "string")
+    kinds = (
+        "list<string>", "map<string, long>", "struct<a: long, b: string>", "string",
+        "list<struct<a: long>>",
+    )  # fmt: skip
     retyped(
         case, "\n".join(f'name: c{n}, type: "{kind}"}}\n  - {{' for n, kind in enumerate(kinds))
         + "name: km, type: double",
     )  # fmt: skip
     rows = {
-        "c3": ["note"],
-        "c2": pa.array([{"a": 1, "b": "x"}]),
-        "c1": pa.array([[("k", 7)]], pa.map_(pa.string(), pa.int64())),
-        "c0": pa.array([["y", None]]),
+        "c4": pa.array([None, []], pa.list_(pa.struct([("a", pa.int64())]))),
+        "c3": ["note", None],
+        "c2": pa.array([{"a": 1, "b": "x"}, None]),
+        "c1": pa.array([[("k", 7)], None], pa.map_(pa.string(), pa.int64())),
+        "c0": pa.array([["y", None], []]),
     }
-    pq.write_table(pa.table({"id": [1], **rows}), case.old / "a.parquet")
-    pq.write_table(pa.table({"id": [2], "c3": ["other"]}), case.old / "b.parquet")
+    pq.write_table(pa.table({"id": [1, 2], **rows}), case.old / "a.parquet")
+    pq.write_table(pa.table({"id": [3], "c3": ["other"]}), case.old / "b.parquet")
     assert case.migrate().adopted == 2
-    columns = "id, c0, c1, c2, c3"
+    columns = "id, c0, c1, c2, c3, c4"
     assert case.rows(columns) == case.expected(columns)
     table = case.catalog().load_table(case.table)
     assert table.scan("c3 = 'note'").to_arrow()["id"].to_pylist() == [1]
@@ -222,10 +226,13 @@ def test_what_cannot_be_a_part_of_the_table_is_named(tmp_path: Path) -> None:
     (case.old / ".good.parquet.crc").touch()
     binary = pa.array([b"\xff\xfe"])
     pq.write_table(pa.table({"id": [2], "city": binary.view(pa.string())}), case.old / "text")
+    large = binary.cast(pa.large_binary()).view(pa.large_string())
+    pq.write_table(pa.table({"id": [2], "city": large}), case.old / "large")
     assert {part.name: part.because for part in case.migrate().rejected_parts} == {
         "link.parquet": "it is no file, or a link that leads to none",
         "pipe.parquet": "it is no file, or a link that leads to none",
         "text": "column city has a value that does not fit into large_string",
+        "large": "column city has a value that does not fit into large_string",
     }
     assert [row[0] for row in case.rows()] == [1]
 
@@ -252,6 +259,9 @@ def test_a_column_of_which_only_the_location_speaks_is_not_lost(tmp_path: Path) 
         ("_spark_metadata/0", "is the output of a Spark stream"),
         ("deep/below/_delta_log/0.json", "deep/below is a Delta table"),
         ("other/metadata/v1.metadata.json", "other is an Iceberg table"),
+        ("../_delta_log/0.json", "old is a Delta table"),
+        ("../metadata/v1.metadata.json", "old is an Iceberg table"),
+        ("../metadata/a.txt", None),
         ("day=2024-01-01/metadata/a.txt", None),
         (".trash/_delta_log/0.json", None),
     ],
@@ -260,6 +270,10 @@ def test_folders_that_say_elsewhere_which_files_count_are_no_plain_ones(
     sign: str, what: str | None, tmp_path: Path
 ) -> None:
     case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
+    if sign.startswith("../"):
+        declared = case.project / "catalog/migrations/trips.yaml"
+        declared.write_text(declared.read_text().replace("old/trips", "old/data"))
+        case.old = case.old.rename(case.old.with_name("data"))
     case.write("day=2024-01-01/a.parquet", [trip(1)])
     (case.old / sign).parent.mkdir(parents=True)
     (case.old / sign).touch()

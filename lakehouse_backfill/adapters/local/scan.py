@@ -31,12 +31,15 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import VoidTransform
 
+from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import CatalogDown, DamagedFile, LostFile, NotFound, Unsupported
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.partitioning import PartitionSpec
+
+keep_null_lists()
 
 
 def filter_of_ranges(ranges: Iterable[RowRange]) -> expr.BooleanExpression:

@@ -19,6 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
+from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import set_tag_update
@@ -30,6 +31,8 @@ from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.publication import MODE_PROPERTY, CommitResult, Publication
 from lakehouse_backfill.errors import Tampered, Unsupported
 from lakehouse_backfill.fault_points import commit_window
+
+keep_null_lists()
 
 #: Events in one batch in memory.
 EVENT_BATCH_SIZE = 20_000

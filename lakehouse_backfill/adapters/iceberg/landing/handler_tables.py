@@ -19,6 +19,7 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.table import Table, Transaction
 
+from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
@@ -39,6 +40,8 @@ from lakehouse_backfill.ports.events import HandledEvents
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+keep_null_lists()
 
 #: The state of the newest replay into a table.
 STATE_PROPERTY = PROPERTY_PREFIX + "replay"

@@ -23,6 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType
 
+from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import set_tag_update
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
@@ -48,6 +49,8 @@ from lakehouse_backfill.ports.migration import OldPlace, RowSums, StagedPart
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet as pq
+
+keep_null_lists()
 
 #: The state of the migration that made a table.
 STATE_PROPERTY = PROPERTY_PREFIX + "migration"

@@ -13,6 +13,7 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, I
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table import update as updates
 
+from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import (
@@ -37,6 +38,8 @@ from lakehouse_backfill.ports.sources import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+keep_null_lists()
 
 #: With the id behind it: the schema of a writer of landed rows. A re-read needs no registry.
 SCHEMA_PROPERTY = PROPERTY_PREFIX + "schema."

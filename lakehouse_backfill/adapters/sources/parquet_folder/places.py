@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -97,6 +98,7 @@ class OldFolder:
                     f"a name in {self.root} is no UTF-8", state=_NOTHING, fix="rename the file"
                 ) from error
         self._require_plain(names)
+        self._require_no_table_above()
         pattern = compile_pattern(self.pattern)
 
         def fits(name: str) -> bool:
@@ -160,17 +162,30 @@ class OldFolder:
             while file.read(_READ_BYTES):
                 pass
 
-    def _require_plain(self, names: dict[str, FileInfo]) -> None:
+    def _require_plain(self, names: Iterable[str]) -> None:
         """Raise Blocked when the folder belongs to a table format: old files would come back."""
         for found in filter(None, map(_TABLE_SIGN.fullmatch, names)):
-            folder, sign = found[1] or "", found[2]
-            if not _is_hidden(folder):
-                raise Blocked(
-                    f"{self.path(folder)} is {_TABLE_FORMATS[sign]}, and no plain folder of "
-                    "Parquet files: files that it does not count any more may lie in it",
-                    state=_NOTHING,
-                    fix="write its rows out as plain files first, or bring it in by its own tools",
-                )
+            if not _is_hidden(found[1] or ""):
+                raise _no_plain_folder(self.path(found[1] or ""), found[2])
+
+    def _require_no_table_above(self) -> None:
+        """Raise Blocked when the folder is a partition, or the data, of a table.
+
+        Folders above that may not be read are passed over.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        folder = PurePosixPath(self.root)
+        while folder.parent.name and ("=" in folder.name or folder.name == "data"):
+            folder = folder.parent
+            metadata = FileSelector(f"{folder}/metadata", allow_not_found=True)
+            signs = [f"{folder}/{sign}" for sign in _TABLE_FORMATS if sign != "metadata"]
+            with suppress(OSError):
+                infos = [*self.store.get_file_info(signs), *self.store.get_file_info(metadata)]
+                for info in infos:
+                    sign = _TABLE_SIGN.fullmatch(info.path.removeprefix(f"{folder}/"))
+                    if sign and info.type != FileType.NotFound:
+                        raise _no_plain_folder(str(folder), sign[2])
 
     def _dead_links(self) -> Iterator[str]:
         """Give the links that lead to nothing, which Arrow does not list."""
@@ -198,6 +213,15 @@ class OldFolder:
             if len(same) > 1
             for name in same
         }
+
+
+def _no_plain_folder(path: str, sign: str) -> Blocked:
+    return Blocked(
+        f"{path} is {_TABLE_FORMATS[sign]}, and no plain folder of Parquet files: files that it "
+        "does not count any more may lie in it",
+        state=_NOTHING,
+        fix="write its rows out as plain files first, or bring it in by its own tools",
+    )
 
 
 def location_of(address: str, root: str) -> str:

@@ -326,7 +326,7 @@ def _exact(column: pa.Array, field: pa.Field, *, is_utc: bool) -> pa.Array:
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     try:
-        if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
+        if _holds_texts(column.type):
             column.validate(full=True)  # texts that are no UTF-8
         if column.type == field.type:
             return column
@@ -343,6 +343,13 @@ def _exact(column: pa.Array, field: pa.Field, *, is_utc: bool) -> pa.Array:
         raise _bad(
             f"column {field.name} has a value that does not fit into {field.type}"
         ) from error
+
+
+def _holds_texts(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    tests = ("is_string", "is_large_string", "is_string_view", "is_nested")
+    return any(getattr(pa.types, name)(kind) for name in tests)
 
 
 def _columns_with_nan(batch: pa.RecordBatch, names: Iterable[str]) -> set[str]:
