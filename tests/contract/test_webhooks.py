@@ -240,7 +240,7 @@ def test_a_client_that_sends_too_much_sees_why_and_one_that_never_ends_is_left(
     port, good = free_port(), body(record(1))
     large = b" " * 3_000_000
     twice = b"Content-Length: 2\r\nContent-Length: 5000\r\n"
-    with receiving(quick, port, 3) as done:
+    with receiving(quick, port, 8) as done:
         assert send_until_answered(port, good, signed(good, "a")) == 200
         assert send(port, large, signed(large, "b")) == 413
         for head, wanted in (
