@@ -238,6 +238,19 @@ def test_what_cannot_be_a_part_of_the_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("T10")
+def test_a_partition_whose_disk_is_away_is_named_with_any_pattern(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
+    declared = case.project / "catalog/migrations/trips.yaml"
+    place = "{location: old/trips, pattern: '**/*.parquet'}"
+    declared.write_text(declared.read_text().replace("{location: old/trips}", place))
+    case.write("day=2024-01-01/a.parquet", [trip(1)])
+    (case.old / "day=2024-01-02").symlink_to(tmp_path / "unmounted")
+    seen = case.migrate()
+    assert seen.adopted == 1
+    assert [part.name for part in seen.rejected_parts] == ["day=2024-01-02"]
+
+
+@pytest.mark.req("T10")
 def test_a_column_of_which_only_the_location_speaks_is_not_lost(tmp_path: Path) -> None:
     case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
     case.write("day=2024-01-01/a.parquet", [trip(1)])

@@ -116,7 +116,11 @@ class OldFolder:
             else ListedFile(name, 0, _modified(info), _IS_NO_FILE)
             for name, info in wanted.items()
         ]
-        found += [ListedFile(name, 0, "", _IS_NO_FILE) for name in self._dead_links() if fits(name)]
+        found += [
+            ListedFile(name, 0, "", _IS_NO_FILE)
+            for name in self._dead_links()
+            if fits(name) or (_is_partition(name) and not _is_hidden(name))
+        ]
         return tuple(sorted(found))
 
     def read_state(self, name: str) -> tuple[int, str, str] | None:
@@ -264,6 +268,10 @@ def _is_hidden(name: str) -> bool:
         part.startswith(".") or (part.startswith("_") and "=" not in part)
         for part in name.split("/")
     )
+
+
+def _is_partition(name: str) -> bool:
+    return "=" in name.rpartition("/")[2]
 
 
 def _modified(info: FileInfo) -> str:
