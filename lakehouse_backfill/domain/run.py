@@ -91,6 +91,10 @@ class RunState(str, Enum):
     SUPERSEDED = "superseded"
 
 
+#: The detail of the end of a staging that names what it computed beyond the edges, by label.
+EDGES_DETAIL = "edge_checksums"
+
+
 class Event(Value):
     """One entry of a run's log: a move from one state to another, or a note (equal states).
 

@@ -368,14 +368,12 @@ def _reason(item: Mapping[str, Any]) -> str | None:
 
 
 def _detail_cell(event: Event) -> Text:
-    from lakehouse_backfill.core.runs import event_log, gate_registry
+    from lakehouse_backfill.core.runs import gate_registry
 
     told = gate_registry.with_questions(event.detail)
     there = {key: value for key, value in told.items() if value not in (None, "", [], {})}
     if there.pop(SIGNATURE, None):
         there[SIGNATURE] = "stored; lakehouse-backfill verify checks it"
-    if edges := there.pop(event_log.EDGES_DETAIL, None):
-        there["computed beyond the edges"] = f"{len(edges)} partitions"
     return format_cell({key: _shorten_text(value) for key, value in there.items()})
 
 

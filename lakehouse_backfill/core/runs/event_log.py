@@ -420,8 +420,6 @@ def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
 BIND_VERB = "bind inputs"
 #: Its detail that names the partitions which are not computed.
 REUSED = "reused"
-#: The detail of the end of a staging that names what it computed beyond the edges, by label.
-EDGES_DETAIL = "edge_checksums"
 
 
 def with_bound_inputs(plan: Plan, events: Iterable[Event]) -> Plan:

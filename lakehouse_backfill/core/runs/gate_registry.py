@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
+from lakehouse_backfill.domain.run import EDGES_DETAIL
 
 
 class GateSpec(NamedTuple):
@@ -239,9 +240,14 @@ def gate_question(name: str, group: str = "") -> str:
 
 
 def with_questions(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the detail of an event with questions in place of the names of gates."""
+    """Return the detail of an event with questions in place of the names of gates.
+
+    Of checksums beyond the edges it says how many there are.
+    """
     group = str(detail.get("group") or "")
     told = dict(detail)
+    if edges := told.pop(EDGES_DETAIL, None):
+        told["computed beyond the edges"] = f"{len(edges)} partitions"
     if isinstance(told.get("gate"), str):
         told["gate"] = gate_question(told["gate"], group)
     if isinstance(told.get("failed"), (list, tuple)):

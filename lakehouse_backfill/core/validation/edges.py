@@ -19,13 +19,13 @@ from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import resolve, stages
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.runs.event_log import EDGES_DETAIL
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, EdgePartition, EdgeReport, EdgeSide
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import Validation
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import EDGES_DETAIL
 from lakehouse_backfill.errors import BackfillError, WriteForbidden
 from lakehouse_backfill.ports.compute import Staging
 

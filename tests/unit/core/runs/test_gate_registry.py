@@ -8,6 +8,7 @@ import pytest
 
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.run import EDGES_DETAIL
 
 
 def check(**fields: Any) -> CheckResult:
@@ -81,3 +82,9 @@ def test_checks_are_described_by_question_and_finding() -> None:
     assert gate_registry.describe_checks(checks) == (
         "Does anything beyond the range change? open at 2020-01-01; own: x"
     )
+
+
+def test_people_see_how_many_partitions_lie_beyond_the_edges_and_no_checksums() -> None:
+    detail = {"rows": 4, EDGES_DETAIL: {"2020-01-01": "lhb-rowhash-1:0a:1:0b", "2020-01-04": None}}
+    told = gate_registry.with_questions(detail)
+    assert told == {"rows": 4, "computed beyond the edges": "2 partitions"}

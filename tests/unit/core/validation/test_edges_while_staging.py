@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.guards.outside.effect_log import recorded_attempts
-from lakehouse_backfill.core.runs.event_log import EDGES_DETAIL
 from lakehouse_backfill.core.staging.pause import pause
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import EdgePartition
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.run import EDGES_DETAIL, RunState
 from lakehouse_backfill.errors import ChecksFailed, EnvironmentDown, RunPaused, WriteForbidden
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, declared, lake
