@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
@@ -155,7 +154,7 @@ def draft_repair(
         "reason_code": "bug_fix" if set(kinds) == {"newer code"} else "late_data",
     }
     data["transform"]["version"] = found.code
-    edges = chain(*resolve.edge_labels(scope, resolve.computed_edges(manifest)).values())
+    edges = resolve.all_labels(resolve.edge_labels(scope, resolve.computed_edges(manifest)))
     wanted = scope.model_copy(update={"partitions": (*scope.partitions, *edges)})
     for pin in made.resolved.sources:
         if pin.range is None:

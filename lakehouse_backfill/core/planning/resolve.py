@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
-from itertools import chain
+from itertools import chain, product
 
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
@@ -411,8 +411,8 @@ def check_input_ranges(
 ) -> tuple[str, ...]:
     """Explain the input range of each source; raises ConfigError when one is too short."""
     edges = computed_edges(manifest)
-    labels = chain(*edge_labels(scope, edges).values())
-    wanted = Scope(field=scope.field, partitions=scope.partitions + tuple(labels))
+    labels = all_labels(edge_labels(scope, edges))
+    wanted = Scope(field=scope.field, partitions=scope.partitions + labels)
     notes = []
     for pin in sources:
         if pin.range is None:
@@ -454,16 +454,20 @@ def edge_labels(scope: Scope, count: int) -> dict[EdgeSide, tuple[str, ...]]:
     own = frozenset(scope.partitions)
     chosen = {*own, *before, *after}
     inside: list[str] = []
-    for label in ordered:
-        for step in (-1, 1):
-            for near in walk_labels(scope, label, step, count):
-                if near in own:
-                    break
-                if near not in chosen:
-                    chosen.add(near)
-                    inside.append(near)
+    for label, step in product(ordered, (-1, 1)):
+        for near in walk_labels(scope, label, step, count):
+            if near in own:
+                break
+            if near not in chosen:
+                chosen.add(near)
+                inside.append(near)
     key = partitions.label_sort_key(scope.field)
     return {"inside": tuple(sorted(inside, key=key)), "before": before, "after": after}
+
+
+def all_labels(around: Mapping[EdgeSide, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the partitions of all sides, in the order of the sides."""
+    return tuple(chain.from_iterable(around.values()))
 
 
 def walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ publication ask it what comes next and what there is to do. So a plan lists what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.target import catch_up, publish_modes
+from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.planning.target.catch_up import excluded_rows
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import EdgeSide
@@ -89,10 +90,12 @@ class Stage(Value):
 
 def plan_stages(plan: Plan) -> tuple[Stage, ...]:
     """Return all stages of a run that nothing stops, in order."""
+    staging = tuple(_staging(plan))
+    computes_edges = any(stage.kind == "compute_edges" for stage in staging)
     return (
         *_before_staging(plan),
-        *_staging(plan),
-        *_validation(plan),
+        *staging,
+        *_validation(plan, with_edges=not computes_edges),
         *_acceptance(plan),
         *_publication(plan),
         Stage(
@@ -180,7 +183,7 @@ def _staging(plan: Plan) -> Iterator[Stage]:
             "`shadow close` shuts it out",
         )  # fmt: skip
     catch_up = resolved.catch_up
-    beyond = _all_labels(edges_while_staging(plan))
+    beyond = resolve.all_labels(edges_while_staging(plan))
     for chunk in resolved.chunks:
         labels = partitions.describe_labels(chunk.partitions)
         carried = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
@@ -199,13 +202,12 @@ def _staging(plan: Plan) -> Iterator[Stage]:
         )  # fmt: skip
 
 
-def _validation(plan: Plan) -> Iterator[Stage]:
+def _validation(plan: Plan, *, with_edges: bool) -> Iterator[Stage]:
     resolved = plan.resolved
     edges = resolve.edge_labels(resolved.scope, resolve.computed_edges(resolved.manifest))
-    beyond = _all_labels(edges)
-    is_staged = any(one.kind == "compute_edges" for one in _staging(plan))
+    beyond = resolve.all_labels(edges)
     # Without accepted rows there is nothing to compare with; `validate` says so.
-    if beyond and resolved.target.snapshot_id is not None and not is_staged:
+    if with_edges and beyond and resolved.target.snapshot_id is not None:
         yield _edges_stage(plan, beyond, "validation")
     suites = len(resolved.contract.suites + resolved.manifest.validation.suites)
     yield Stage(
@@ -232,7 +234,7 @@ def edges_while_staging(plan: Plan) -> dict[EdgeSide, tuple[str, ...]]:
     if target.snapshot_id is None or is_limited or not computes_all_rows(plan):
         return {}
     around = resolve.edge_labels(scope, resolve.computed_edges(plan.resolved.manifest))
-    return around if len(_all_labels(around)) <= _MAX_KEPT_EDGES else {}
+    return around if len(resolve.all_labels(around)) <= _MAX_KEPT_EDGES else {}
 
 
 def computes_all_rows(plan: Plan) -> bool:
@@ -241,12 +243,8 @@ def computes_all_rows(plan: Plan) -> bool:
         not plan.resolved.manifest.target.row_predicate
         and not publish_modes.restates_columns(plan)
         and not declared_schema_change(plan)
-        and catch_up.excluded_rows(plan.resolved).is_empty
+        and excluded_rows(plan.resolved).is_empty
     )
-
-
-def _all_labels(around: Mapping[EdgeSide, tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(label for labels in around.values() for label in labels)
 
 
 def _edges_stage(plan: Plan, labels: tuple[str, ...], phase: Phase, when: str = "") -> Stage:

@@ -17,6 +17,7 @@ from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import resolve, stages
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -25,7 +26,7 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import Validation
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import EDGES_DETAIL
+from lakehouse_backfill.domain.run import EDGES_DETAIL, Event
 from lakehouse_backfill.errors import BackfillError, WriteForbidden
 from lakehouse_backfill.ports.compute import Staging
 
@@ -213,13 +214,12 @@ class EdgesWhileStaging:
             journal = self._context.journal.bind(**self._plan.labels)
             journal.log("edges left to validation", problem=error.problem)
             return {}
-        labels = (label for side_labels in self._around.values() for label in side_labels)
+        labels = resolve.all_labels(self._around)
         return {EDGES_DETAIL: {label: _checksum_text(found.get(label)) for label in labels}}
 
 
-def _kept_edges(context: Context, plan: Plan) -> KeptEdges:
+def _kept_edges(events: Iterable[Event]) -> KeptEdges:
     """Return what the newest staging computed beyond the edges; empty where it computed nothing."""
-    events = context.runs.events(plan.run_id)
     ended = [event for event in events if event.verb == "finish staging"]
     kept: KeptEdges = ended[-1].detail.get(EDGES_DETAIL, {}) if ended else {}
     return kept
@@ -233,9 +233,16 @@ def _checksum_text(checksum: Checksum | None) -> str | None:
 AcceptedChecksums = Callable[[tuple[str, ...]], Mapping[str, Checksum]]
 
 
-def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeReport:
-    """Compare what the run would compute beyond its edges with what is accepted there."""
+def probe_run_edges(
+    context: Context, staging: Staging, plan: Plan, events: Iterable[Event]
+) -> EdgeReport | None:
+    """Compare what the run would compute beyond its edges with what is accepted there, if any.
+
+    `events` are the run's log, which keeps what was computed while its chunks were.
+    """
     target, field = plan.resolved.target, plan.resolved.scope.field
+    if target.snapshot_id is None or publish_modes.why_no_edge_check(plan):
+        return None
 
     def accepted(labels: tuple[str, ...]) -> dict[str, Checksum]:
         scope = Scope(field=field, partitions=labels)
@@ -246,7 +253,7 @@ def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeRepor
     # Checksums are equal only where the run computes all rows, under the current columns.
     if not stages.computes_all_rows(plan):
         return probe_edges(staging, plan)
-    return probe_edges(staging, plan, accepted, _kept_edges(context, plan))
+    return probe_edges(staging, plan, accepted, _kept_edges(events))
 
 
 def probe_edges(
@@ -290,7 +297,7 @@ def _probe_labels(
 ) -> tuple[EdgePartition, ...]:
     if accepted is None:
         return staging.edges(plan, around)
-    labels = tuple(label for side_labels in around.values() for label in side_labels)
+    labels = resolve.all_labels(around)
     if not labels:
         return ()
     # Accepted checksums are usually known, so they are available before the computed ones.

@@ -27,11 +27,11 @@ MAX_TABLES = 100
 _MAX_KEPT = 20
 
 
-def movements_since_staging(context: Context, plan: Plan) -> CatalogMovements:
+def movements_since_staging(
+    context: Context, plan: Plan, events: Iterable[Event]
+) -> CatalogMovements:
     """Look at the catalog's tables for commits since the run's staging began."""
-    began = next(
-        event.at for event in context.runs.events(plan.run_id) if event.verb == "begin staging"
-    )
+    began = next(event.at for event in events if event.verb == "begin staging")
     named = [plan.shadow_table, plan.resolved.target.table]
     named += [pin.table for pin in plan.resolved.sources]
     # What is committed to a branch is in the history of its table.

@@ -46,7 +46,7 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.guards.privacy import MaskSources
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, RunStatus
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, Event, RunStatus
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.domain.table import CatalogMovements, LiveFile, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound, Tampered
@@ -147,14 +147,15 @@ def validate(
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     lifecycle.require_legal_move(status, "pass validation")
-    roles.require_approval(decisions.trusted_events(context, status), plan)
+    events = decisions.trusted_events(context, status)
+    roles.require_approval(events, plan)
     require_approved_files(context, plan)
     rules.require_permission_now(context, plan, replayer or by)
     status = context.drive(status, plan, "begin validation", by)
     started = context.clock.now()
     with RenewedLease(context, plan, status), context.journal.bind(**plan.labels).span("validate"):
         with effect_log.record_attempts(context, run_id, status.epoch):
-            judged, moved, suites_s = _judge(context, plan)
+            judged, moved, suites_s = _judge(context, plan, events)
         # JSON has no NaN, and totals may hold one.
         document = to_json_value(judged.model_dump(mode="json"))
     result = ValidationResult.model_validate(document)
@@ -195,11 +196,13 @@ class _Measurements:
     earlier: anomalies.MeasuresByLabel
 
 
-def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovements, float]:
+def _judge(
+    context: Context, plan: Plan, events: tuple[Event, ...]
+) -> tuple[ValidationResult, CatalogMovements, float]:
     """Return the result, what moved in the catalog meanwhile, and the seconds of the suites."""
     context.progress.start("validate", 5, "steps")
     compute = context.compute()
-    measured = _measure(context, compute, plan)
+    measured = _measure(context, compute, plan, events)
     labels = plan.resolved.scope.partitions
     balances = fingerprints.partition_balances(labels, measured.old, measured.new)
     checks = [
@@ -226,7 +229,7 @@ def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovem
     suite_results, suites_s = suite_checks(context, compute, plan)
     checks += suite_results
     # Last: the edges and the suites of this run are part of what may have written.
-    moved = movements.movements_since_staging(context, plan)
+    moved = movements.movements_since_staging(context, plan, events)
     checks.append(_only_shadow_written(context, compute, plan, moved))
     checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
     context.progress.advance()
@@ -278,7 +281,9 @@ def _require_shadow(context: Context, plan: Plan) -> TableInfo:
     return shadow
 
 
-def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measurements:
+def _measure(
+    context: Context, compute: ComputePorts, plan: Plan, events: tuple[Event, ...]
+) -> _Measurements:
     shadow = _require_shadow(context, plan)
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
@@ -299,8 +304,7 @@ def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measuremen
             old_is_known=known.is_fully_known,
             old_measures=known.scope_counts(scope), earlier=unread_labels,
         )  # fmt: skip
-        has_edges = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
-        edge = edges.probe_run_edges(context, compute.staging, plan) if has_edges else None
+        edge = edges.probe_run_edges(context, compute.staging, plan, events)
         context.progress.advance()
         measured = measure_future.result()
         context.progress.advance()
