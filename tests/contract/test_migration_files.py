@@ -250,6 +250,16 @@ def test_a_partition_whose_disk_is_away_is_named_with_any_pattern(tmp_path: Path
     assert [part.name for part in seen.rejected_parts] == ["day=2024-01-02"]
 
 
+def test_a_location_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p")
+    case.write("city=%FF/a.parquet", [trip(1)])
+    declared = case.project / "catalog/migrations/trips.yaml"
+    declared.write_text(declared.read_text().replace("old/trips", "old/trips/city=%FF"))
+    with pytest.raises(Blocked, match="names a partition by a text that is no UTF-8") as refused:
+        case.migrate()
+    assert (refused.value.state, bool(refused.value.fix)) == ("nothing was migrated", True)
+
+
 @pytest.mark.req("T10")
 def test_a_column_of_which_only_the_location_speaks_is_not_lost(tmp_path: Path) -> None:
     case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")

@@ -163,9 +163,16 @@ def choose_for_request(
     try:
         weight = context.differ("local").preview(request).bytes_to_read
     except Unsupported as error:
+        _require_known_formats(context, request)
         why = f"the engine in this process cannot: {error.problem}"
         return EngineChoice(engine="spark", why=why, bytes_to_read=None, limit_bytes=limit)
     return choose_engine("auto", weight, limit)
+
+
+def _require_known_formats(context: Context, request: DiffRequest) -> None:
+    """Raise Unsupported where no engine reads one of the tables, before Spark is started."""
+    for table in (request.old_table, request.new_table):
+        context.tables.describe(table)
 
 
 def compute_diff(context: Context, request: DiffRequest) -> Diff:

@@ -32,7 +32,6 @@ _BOUND_BYTES = 16
 #: The largest values of whole numbers: no row lies above them.
 _MAX_NUMBERS = {"int": 2**31 - 1, "long": 2**63 - 1}
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_WORD = 0xFFFFFFFF
 _HIGHEST_CODE_POINT, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
 
 
@@ -201,7 +200,11 @@ def bucket_number(transform: str, kind: str, value: Bound) -> int:
     """
     if not is_bucket(transform) or isinstance(value, bool):
         raise ValueError(value)
-    return (_murmur3(_hashed_bytes(kind, value)) & 0x7FFFFFFF) % (width_of(transform) or 1)
+    # Most commands never need it.
+    import mmh3
+
+    hashed = mmh3.hash(_hashed_bytes(kind, value))
+    return (hashed & 0x7FFFFFFF) % (width_of(transform) or 1)
 
 
 def _hashed_bytes(kind: str, value: Bound) -> bytes:
@@ -220,26 +223,6 @@ def _hashed_bytes(kind: str, value: Bound) -> bytes:
     elif isinstance(value, date):
         value = (value - _UNIX_EPOCH.date()).days
     return value.to_bytes(8, "little", signed=True)
-
-
-def _murmur3(data: bytes) -> int:
-    """Return MurmurHash3 (x86, 32 bits, seed 0)."""
-    mixed, end = 0, len(data) // 4 * 4
-    for at in range(0, end, 4):
-        mixed ^= _scramble(int.from_bytes(data[at : at + 4], "little"))
-        mixed = (_rotate(mixed, 13) * 5 + 0xE6546B64) & _WORD
-    mixed ^= _scramble(int.from_bytes(data[end:], "little")) ^ len(data)
-    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _WORD
-    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _WORD
-    return mixed ^ mixed >> 16
-
-
-def _scramble(word: int) -> int:
-    return _rotate(word * 0xCC9E2D51 & _WORD, 15) * 0x1B873593 & _WORD
-
-
-def _rotate(word: int, bits: int) -> int:
-    return (word << bits | word >> (32 - bits)) & _WORD
 
 
 def next_text(text: str) -> str | None:

@@ -87,6 +87,7 @@ class OldFolder:
         """Return the files, by name; raises SourceDown, Blocked for a folder that is a table."""
         from pyarrow.fs import FileSelector, FileType
 
+        self._require_text_above()
         with translate_store_errors(self.root):
             if self.store.get_file_info(self.root).type != FileType.Directory:
                 raise source_down(f"{self.root} is no folder that can be read")
@@ -165,6 +166,17 @@ class OldFolder:
         ):
             while file.read(_READ_BYTES):
                 pass
+
+    def _require_text_above(self) -> None:
+        """Raise Blocked when the location names a partition by bytes that are no text."""
+        try:
+            path_values(f"{self.root}/")
+        except UnicodeDecodeError as error:
+            raise Blocked(
+                f"{self.root} names a partition by a text that is no UTF-8",
+                state=_NOTHING,
+                fix="rename the folder above the location, or move the files",
+            ) from error
 
     def _require_plain(self, names: Iterable[str]) -> None:
         """Raise Blocked when the folder belongs to a table format: old files would come back."""
