@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from lakehouse_backfill.config.project_files import FoundTransform
-from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.target.whole_grain import widening_note
+from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.scope.whole_grain import widening_note
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.labels.grains import contract_grain, whole_grains

@@ -113,8 +113,8 @@ class PlanCommands(ProjectBase):
         """
         from lakehouse_backfill.core.planning import job_code
         from lakehouse_backfill.core.planning import plan as stage
-        from lakehouse_backfill.core.planning import window as windows
-        from lakehouse_backfill.core.planning.target import dry_run as dry_runs
+        from lakehouse_backfill.core.planning.scope import corruption_window as windows
+        from lakehouse_backfill.core.planning.scope import dry_run as dry_runs
 
         who, context = resolve_actor(by), self.wiring.context
         dry_runs.require_subset(subset, revise)

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.command_lines import command_line, plan_command
-from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.other_runs import repeats_published_rows
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.stages import Stage, plan_stages
 from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.domain import plan as plans

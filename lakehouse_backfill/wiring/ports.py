@@ -337,6 +337,6 @@ def _spark_for_views(wiring: Adapters) -> Any:
 
 def _looking_ports(wiring: Adapters) -> ComputePorts:
     """Return the ports that compute; reads of `lease_only` inputs look for their snapshots."""
-    from lakehouse_backfill.core.planning.pins import look_before_reads
+    from lakehouse_backfill.core.planning.inputs.pins import look_before_reads
 
     return look_before_reads(lambda: wiring.context, wiring._make_compute_ports())

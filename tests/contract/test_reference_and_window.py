@@ -19,7 +19,7 @@ from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublishe
 from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
-from lakehouse_backfill.core.planning.window import examine_window, parse_window
+from lakehouse_backfill.core.planning.scope.corruption_window import examine_window, parse_window
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import ContractColumn
 from lakehouse_backfill.domain.plan import CorruptionWindow, Plan

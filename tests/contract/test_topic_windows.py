@@ -30,9 +30,9 @@ from lakehouse_backfill.core.landing.offsets import (
     without,
 )
 from lakehouse_backfill.core.landing.topic_facts import learned_facts, with_facts
+from lakehouse_backfill.core.planning.inputs.topics import require_topics_unchanged
 from lakehouse_backfill.core.planning.plan import make_plan
-from lakehouse_backfill.core.planning.topics import require_topics_unchanged
-from lakehouse_backfill.core.planning.window import examine_window, parse_window
+from lakehouse_backfill.core.planning.scope.corruption_window import examine_window, parse_window
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import ContractColumn
 from lakehouse_backfill.domain.plan import Plan

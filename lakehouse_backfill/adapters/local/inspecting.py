@@ -25,7 +25,7 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 from lakehouse_backfill.adapters.local.parquet import map_files, stream_file_columns
 from lakehouse_backfill.adapters.local.row_hash import repeated_hashes, table_hashes
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import (
     Greater,

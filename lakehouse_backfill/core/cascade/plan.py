@@ -31,8 +31,8 @@ from lakehouse_backfill.core.planning.plan import (
     register_plan,
     target_of,
 )
+from lakehouse_backfill.core.planning.scope.whole_grain import widening_note
 from lakehouse_backfill.core.planning.target import publish_modes
-from lakehouse_backfill.core.planning.target.whole_grain import widening_note
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions

@@ -19,8 +19,8 @@ from lakehouse_backfill.core.evidence.inputs.changes import (
 )
 from lakehouse_backfill.core.evidence.inputs.rows import RowSpans
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
-from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.other_runs import recipe_of
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions

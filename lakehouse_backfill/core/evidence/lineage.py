@@ -19,8 +19,8 @@ from lakehouse_backfill.core.evidence.inputs.changes import (
     InputReader,
 )
 from lakehouse_backfill.core.evidence.origins import computing_run
-from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import archived_code
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.planning import job_code
-from lakehouse_backfill.core.planning.pins import expired_pins
+from lakehouse_backfill.core.planning.inputs.pins import expired_pins
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer

@@ -19,8 +19,8 @@ from lakehouse_backfill.core.evidence.verification.deep_verify import (
 )
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import rules
+from lakehouse_backfill.core.planning.inputs.pins import pin_name
 from lakehouse_backfill.core.planning.job_code import code_files
-from lakehouse_backfill.core.planning.pins import pin_name
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.scratch import (

@@ -20,7 +20,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
     labels_with_rows,
 )
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
 from lakehouse_backfill.core.runs.context import Context

@@ -20,7 +20,8 @@ from lakehouse_backfill.core.guards.privacy.column_flow import (
     require_declared_flow,
     restricted_flow,
 )
-from lakehouse_backfill.core.planning import job_code, resolve
+from lakehouse_backfill.core.planning import job_code
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry, roles, signers
 from lakehouse_backfill.core.runs.context import Context

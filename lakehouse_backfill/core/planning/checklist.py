@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakehouse_backfill.core.guards.determinism import describe_findings
 from lakehouse_backfill.core.guards.outside.sinks import describe_sinks
 from lakehouse_backfill.core.planning import job_code
-from lakehouse_backfill.core.planning.resolve import computed_edges
+from lakehouse_backfill.core.planning.scope.resolve import computed_edges
 from lakehouse_backfill.core.planning.target import column_scope, publish_modes, row_changes
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract

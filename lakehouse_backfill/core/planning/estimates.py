@@ -11,7 +11,8 @@ from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
 from lakehouse_backfill.core.guards.streams import affected_consumers
-from lakehouse_backfill.core.planning import job_code, pace, resolve
+from lakehouse_backfill.core.planning import job_code, pace
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import isolation, row_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions

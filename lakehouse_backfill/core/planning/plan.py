@@ -13,15 +13,8 @@ from lakehouse_backfill.core.guards.determinism import judge_code
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
-from lakehouse_backfill.core.planning import (
-    checklist,
-    estimates,
-    job_code,
-    pace,
-    pins,
-    reference_versions,
-    resolve,
-)
+from lakehouse_backfill.core.planning import advice, checklist, estimates, job_code, pace
+from lakehouse_backfill.core.planning.inputs import pins, reference_versions
 from lakehouse_backfill.core.planning.other_runs import (
     find_conflicting_runs,
     find_repeated_run,
@@ -32,8 +25,8 @@ from lakehouse_backfill.core.planning.other_runs import (
     require_revisable,
     supersede_revised_run,
 )
+from lakehouse_backfill.core.planning.scope import resolve, whole_grain
 from lakehouse_backfill.core.planning.target import (
-    advice,
     catch_up,
     column_scope,
     isolation,
@@ -41,7 +34,6 @@ from lakehouse_backfill.core.planning.target import (
     row_changes,
     schema_changes,
     states,
-    whole_grain,
     write_path,
 )
 from lakehouse_backfill.core.runs import lifecycle, roles, signers

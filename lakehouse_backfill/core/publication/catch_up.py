@@ -15,8 +15,8 @@ from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning import stages
+from lakehouse_backfill.core.planning.inputs.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.other_runs import supersede_revised_run
-from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
     make_plan,

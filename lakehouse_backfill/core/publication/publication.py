@@ -17,7 +17,7 @@ from lakehouse_backfill.core.approval.decisions import (
     trusted_events,
 )
 from lakehouse_backfill.core.guards.outside import effect_log
-from lakehouse_backfill.core.planning.pins import head_snapshot_id
+from lakehouse_backfill.core.planning.inputs.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads

@@ -16,7 +16,7 @@ from typing import Any
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.decisions import trusted_events
 from lakehouse_backfill.core.planning import stages
-from lakehouse_backfill.core.planning.pins import head_snapshot_id
+from lakehouse_backfill.core.planning.inputs.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import catch_up, post_publish
 from lakehouse_backfill.core.publication.expose import (

@@ -18,8 +18,8 @@ from typing import Any
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.guards.privacy import rules
-from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.pins import base_files
+from lakehouse_backfill.core.planning.inputs.pins import base_files
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import chunk_sort_key

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.guards.privacy import masks, rules
-from lakehouse_backfill.core.planning.pins import expired_pins, snapshot_exists
+from lakehouse_backfill.core.planning.inputs.pins import expired_pins, snapshot_exists
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import table

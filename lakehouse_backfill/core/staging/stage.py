@@ -14,13 +14,13 @@ from typing import Any
 from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import masks, rules
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.inputs.pins import require_pinned_snapshots
+from lakehouse_backfill.core.planning.inputs.topics import require_topics_unchanged
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.pace import engine_detail, require_place
-from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_stage
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
-from lakehouse_backfill.core.planning.topics import require_topics_unchanged
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.candidates import FindReused, bind_candidates

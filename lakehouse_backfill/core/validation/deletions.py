@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
-from lakehouse_backfill.core.planning.pins import head_snapshot_id
+from lakehouse_backfill.core.planning.inputs.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context

@@ -16,7 +16,8 @@ from itertools import takewhile
 from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
-from lakehouse_backfill.core.planning import resolve, stages
+from lakehouse_backfill.core.planning import stages
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context

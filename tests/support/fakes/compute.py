@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_backfill.core.evidence import attribution
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target.catch_up import excluded_rows
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import ExcludedRows, RestoreChunk

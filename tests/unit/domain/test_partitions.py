@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.planning.resolve import resolve_scope, scope_note
+from lakehouse_backfill.core.planning.scope.resolve import resolve_scope, scope_note
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.labels import spans
 from lakehouse_backfill.domain.manifest import PartitionRange

@@ -21,8 +21,8 @@ from lakehouse_backfill.adapters.spark.staging.compose import ChunkComposer, Del
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.evidence import attribution
-from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.pins import own_rows
+from lakehouse_backfill.core.planning.inputs.pins import own_rows
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain import partitions, plan
 from lakehouse_backfill.domain.catch_up import TableState

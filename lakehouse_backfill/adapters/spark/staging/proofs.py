@@ -18,7 +18,7 @@ from lakehouse_backfill.adapters.spark import row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.domain.diff import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change

@@ -23,7 +23,7 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
     translate_spark_error,
 )
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import file_sizes, publish_modes
 from lakehouse_backfill.core.planning.target.file_sizes import WriteDistribution
 from lakehouse_backfill.domain.partitions import Chunk, Scope

@@ -41,8 +41,9 @@ from lakehouse_backfill.adapters.spark.staging.rejects import (
 )
 from lakehouse_backfill.adapters.spark.stateful import lateness
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
-from lakehouse_backfill.core.planning import job_code, resolve
-from lakehouse_backfill.core.planning.pins import own_rows
+from lakehouse_backfill.core.planning import job_code
+from lakehouse_backfill.core.planning.inputs.pins import own_rows
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import context_row_predicate
 from lakehouse_backfill.domain.contract import Contract

@@ -21,7 +21,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
     labels_with_rows,
     span_instants,
 )
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from typing import Generic, NamedTuple, TypeVar
 
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField
 from lakehouse_backfill.domain.table import ColumnSpan, LiveFile, visible_rows

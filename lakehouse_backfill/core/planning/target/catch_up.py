@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import reduce
 
 from lakehouse_backfill.command_lines import command_line
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import CatchUp, Drift, ExcludedRows
 from lakehouse_backfill.domain.checks import ValidationResult

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 
-from lakehouse_backfill.core.planning.resolve import to_utc_instant
+from lakehouse_backfill.core.planning.scope.resolve import to_utc_instant
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import (
     column_scope,
     publish_modes,

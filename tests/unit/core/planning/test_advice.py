@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.planning.advice import ADVICE_CASES, BackfillFacts, advise
 from lakehouse_backfill.core.planning.plan import make_plan
-from lakehouse_backfill.core.planning.target.advice import ADVICE_CASES, BackfillFacts, advise
 from tests.support.fakes import steps
 from tests.support.fakes.context import contract, declared
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning.pins import require_current_names
+from lakehouse_backfill.core.planning.inputs.pins import require_current_names
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan

@@ -12,7 +12,7 @@ import pytest
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan, register_plan
-from lakehouse_backfill.core.planning.target.dry_run import restrict_to_dry_run
+from lakehouse_backfill.core.planning.scope.dry_run import restrict_to_dry_run
 from lakehouse_backfill.core.publication.publish import (
     publish,
     publish_together,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.validation import edges
 from lakehouse_backfill.core.validation.edges import probe_edges
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeReport

@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from lakehouse_backfill.core.planning.inputs.pins import INPUT_READS, look_before_reads
 from lakehouse_backfill.core.planning.job_code import prove_determinism, prove_warm_up
-from lakehouse_backfill.core.planning.pins import INPUT_READS, look_before_reads
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.scratch import open_scratch_table

@@ -12,9 +12,9 @@ from lakehouse_backfill.config.drafts import draft_repair
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.staleness import PartitionStatus, ProductStatus, StaleCause
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
-from lakehouse_backfill.core.planning.target.dry_run import restrict_to_dry_run
-from lakehouse_backfill.core.planning.target.whole_grain import widening_note
-from lakehouse_backfill.core.planning.window import examine_window, parse_window
+from lakehouse_backfill.core.planning.scope.corruption_window import examine_window, parse_window
+from lakehouse_backfill.core.planning.scope.dry_run import restrict_to_dry_run
+from lakehouse_backfill.core.planning.scope.whole_grain import widening_note
 from lakehouse_backfill.core.publication.publish import publish_with_catch_up
 from lakehouse_backfill.core.versions.pointer import require_whole_grains_back, resolve_rollback
 from lakehouse_backfill.core.versions.steps import publish_steps

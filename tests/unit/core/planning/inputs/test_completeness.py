@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from lakehouse_backfill.config.drafts import draft_manifest
-from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.domain.contract import Assumption, Contract
 from lakehouse_backfill.domain.manifest import InputRange, Source
 from lakehouse_backfill.domain.partitions import Scope, ScopeField

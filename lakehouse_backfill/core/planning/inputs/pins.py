@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.privacy import rules
-from lakehouse_backfill.core.planning import topics
-from lakehouse_backfill.core.planning.reference_versions import ReferenceVersion
+from lakehouse_backfill.core.planning.inputs import topics
+from lakehouse_backfill.core.planning.inputs.reference_versions import ReferenceVersion
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin

@@ -14,8 +14,8 @@ from pyiceberg.schema import PrimitiveType
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import DateType, LongType, StringType
 
-from lakehouse_backfill.core.planning.pins import own_rows, own_rows_notes
-from lakehouse_backfill.core.planning.resolve import cut_chunks
+from lakehouse_backfill.core.planning.inputs.pins import own_rows, own_rows_notes
+from lakehouse_backfill.core.planning.scope.resolve import cut_chunks
 from lakehouse_backfill.domain.partitions import (
     WHOLE_TABLE_FIELD,
     RowRange,

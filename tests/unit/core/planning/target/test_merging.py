@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.partitions import Scope

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.manifest import PartitionRange
 from lakehouse_backfill.domain.partitions import Scope

@@ -13,9 +13,9 @@ from datetime import date, datetime, timedelta, timezone
 from itertools import islice
 from typing import NamedTuple
 
-from lakehouse_backfill.core.planning import topics
-from lakehouse_backfill.core.planning.resolve import needed_window, to_utc_instant
-from lakehouse_backfill.core.planning.target.whole_grain import widening_note
+from lakehouse_backfill.core.planning.inputs import topics
+from lakehouse_backfill.core.planning.scope.resolve import needed_window, to_utc_instant
+from lakehouse_backfill.core.planning.scope.whole_grain import widening_note
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions

@@ -1,0 +1,1 @@
+"""What a run reads: versions, pins, windows, and whether all of an input is there."""

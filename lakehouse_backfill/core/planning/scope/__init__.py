@@ -1,0 +1,1 @@
+"""Which partitions a run restates, and in which chunks."""
