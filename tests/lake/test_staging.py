@@ -8,8 +8,11 @@ from datetime import date, datetime, timezone
 from typing import Any
 
 import pytest
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark.dataframes import range_filter
+from lakehouse_backfill.adapters.spark.staging import staging
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
 from lakehouse_backfill.domain.checks import EdgePartition
 from lakehouse_backfill.domain.diff import Checksum
@@ -84,6 +87,23 @@ def test_rows_outside_the_chunk_are_counted_and_never_written(lake: Lake, daily:
     assert (record.input_rows, record.output_rows, record.outside_rows) == (16, 8, 8)
     assert of_days(lake.rows("shadow"), DAYS[3], DAYS[6]) == of_days(before, DAYS[3], DAYS[6])
     assert len(lake.rows("shadow")) == 40
+
+
+@pytest.mark.req("X2")
+def test_rows_of_tasks_that_are_computed_twice_are_counted_once(lake: Lake, daily: Daily) -> None:
+    """As after the loss of an executor: to sort by ranges, Spark samples all rows before."""
+    plan = daily(warm_up_days=1, cool_down_days=1).make()
+    observation, inside = Observation(), F.col("d") > "2024-01-10"
+    frame = lake.sql("SELECT * FROM {ns}.src")
+    staging._with_observation(frame, inside, observation).repartitionByRange(3, "k").collect()
+    counted = staging._observed_chunk(observation, frame.schema)
+    assert counted is not None
+    assert (counted.checksum.rows, counted.outside_rows) == (0, 2 * frame.count())
+    assert counted.repeated_tasks > 0
+
+    lake.sql("ALTER TABLE {ns}.shadow WRITE ORDERED BY k")
+    record = lake.stage(plan)
+    assert (record.output_rows, record.outside_rows) == (8, 8)
 
 
 @pytest.mark.req("X2")

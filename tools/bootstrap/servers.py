@@ -1,7 +1,9 @@
 """Installs what the tests with real servers need, beside what `make setup` installs.
 
 A few packages into `.venv`, and the jars of a REST catalog, of Kafka and of YARN into
-`.tools/stack`. PostgreSQL is a package of the operating system: `.ci/run` installs it.
+`.tools/stack`. PostgreSQL is a package of the operating system: `.ci/run` installs it. Prometheus
+and its Pushgateway are packages of Debian and Ubuntu, which are only unpacked there: installed,
+they would start as services.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ SOURCES = {
     "tests/stack/rest/RestServer.java": (JARS.folder,),
     "tests/stack/clusters/YarnServer.java": (YARN_JARS.folder, _SPARK_JARS),
 }
+PROGRAMS = ("prometheus", "prometheus-pushgateway")
+_UNPACKED = ".tools/stack/prometheus"
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
 
 
@@ -44,6 +48,7 @@ def install_servers(root_name: str) -> int:
         jars.fetch(root, java, YARN_JARS)
         for source, folders in SOURCES.items():
             _compile(root, java, source, folders)
+        _unpack_programs(root)
     except packages.SetupFault as fault:
         sys.stderr.write(f"set-up: {fault.problem}\n    fix: {fault.fix}\n")
         return 1
@@ -67,6 +72,29 @@ def _install_packages(root: Path) -> None:
     packages.call(root, wanted, f"install the packages of {LOCK}")
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(digest, encoding="utf-8")
+
+
+def _unpack_programs(root: Path) -> None:
+    """Unpack the programs that are not there; without them only their own test fails."""
+    folder = root / _UNPACKED
+    if all(shutil.which(name) or (folder / "usr/bin" / name).is_file() for name in PROGRAMS):
+        return
+    if not all(map(shutil.which, ("apt-get", "dpkg"))):
+        return
+    sys.stderr.write("set-up: Prometheus\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    download = ("apt-get", "download", "-qq", *PROGRAMS)
+    if not _succeeds(folder, download) and os.geteuid() == 0:
+        # A fresh system knows of no package yet.
+        _succeeds(folder, ("apt-get", "update", "-qq"))
+        _succeeds(folder, download)
+    for package in folder.glob("*.deb"):
+        _succeeds(folder, ("dpkg", "-x", package.name, "."))
+        package.unlink()
+
+
+def _succeeds(folder: Path, command: tuple[str, ...]) -> bool:
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 def _compile(root: Path, java: JavaRuntime, name: str, folders: tuple[str, ...]) -> None:

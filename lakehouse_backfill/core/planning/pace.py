@@ -9,19 +9,27 @@ new run is scaled by the rows to read; what a start costs is not. All times are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import fmean
+from typing import Protocol
 
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
+from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.guards import compute
-from lakehouse_backfill.domain.guards.limits import WINDOW_MINUTES, ChunkAmounts, earliest_end
+from lakehouse_backfill.domain.guards.limits import (
+    WINDOW_MINUTES,
+    ChunkAmounts,
+    earliest_end,
+    when_amounts_fit,
+)
 from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.manifest import Compute, RunManifest
-from lakehouse_backfill.domain.plan import Estimate, History, ResolvedManifest, Spread
-from lakehouse_backfill.domain.run import ChunkRecord, Event
+from lakehouse_backfill.domain.plan import Estimate, History, Plan, ResolvedManifest, Spread
+from lakehouse_backfill.domain.run import ChunkRecord, Event, format_duration
 from lakehouse_backfill.errors import Blocked, LimitExceeded
 from lakehouse_backfill.ports.control import RecordedRun
 
@@ -32,6 +40,7 @@ _RUNS_READ = 20
 #: Samples that read between a third and three times as many rows come before all others.
 _SIMILAR = 3.0
 _DEFAULT_MASTER = "local[*]"
+_LabelsBySide = Mapping[EdgeSide, tuple[str, ...]]
 
 
 def engine_name(context: Context, resolved: ResolvedManifest | None = None) -> str:
@@ -291,6 +300,84 @@ def chunk_sizes(found: Estimate, chunk_count: int) -> dict[str, tuple[int, int]]
     even = math.ceil(found.input_rows / max(1, chunk_count))
     size_bytes = math.ceil(found.input_bytes / max(1, chunk_count))
     return {one.chunk_id: (max(one.rows, even), size_bytes) for one in found.by_chunk}
+
+
+def read_amounts(plan: Plan, record: ChunkRecord) -> ChunkAmounts:
+    """Return what counts of a chunk that landed: rows, input bytes by the plan, its seconds."""
+    estimate = plan.estimate
+    row_bytes = estimate.input_bytes / estimate.input_rows if estimate.input_rows else 0.0
+    rows = max(record.input_rows, record.output_rows)
+    return ChunkAmounts(rows, round(record.input_rows * row_bytes), record.seconds)
+
+
+class ComputesEdges(Protocol):
+    """The part of `Staging` that computes partitions beyond the edges of a run."""
+
+    def edges(self, plan: Plan, around: _LabelsBySide) -> tuple[EdgePartition, ...]:
+        """Compute them and compare them with the target's base."""
+        ...
+
+    def edge_checksums(self, plan: Plan, around: _LabelsBySide) -> dict[str, Checksum]:
+        """Compute their checksums."""
+        ...
+
+
+@dataclass
+class PacedEdges:
+    """Computes beyond the edges only as fast as a limit of rows or bytes a minute allows.
+
+    Partitions are computed one by one then, each once what it reads fits beside the chunks of the
+    run and the partitions before it. Each is taken to read as much as a partition of the run does
+    on average.
+    """
+
+    context: Context
+    staging: ComputesEdges
+    _read: list[tuple[datetime, ChunkAmounts]] = field(default_factory=list)
+
+    def edges(self, plan: Plan, around: _LabelsBySide) -> tuple[EdgePartition, ...]:
+        """Compute them and compare them with the target's base."""
+        parts = self._parts(plan, around)
+        return tuple(one for part in parts for one in self.staging.edges(plan, part))
+
+    def edge_checksums(self, plan: Plan, around: _LabelsBySide) -> dict[str, Checksum]:
+        """Compute their checksums."""
+        found: dict[str, Checksum] = {}
+        for part in self._parts(plan, around):
+            found |= self.staging.edge_checksums(plan, part)
+        return found
+
+    def _parts(self, plan: Plan, around: _LabelsBySide) -> Iterator[_LabelsBySide]:
+        if not plan.resolved.manifest.limits.hold_for_reads:
+            yield around
+            return
+        for side, labels in around.items():
+            for label in labels:
+                self._wait(plan)
+                yield {side: (label,)}
+                self._read.append((self.context.clock.now(), _partition_amounts(plan)))
+
+    def _wait(self, plan: Plan) -> None:
+        limits, clock = plan.resolved.manifest.limits, self.context.clock
+        ledger = self.context.runs.chunks(plan.run_id)
+        landed = [(one.finished_at, read_amounts(plan, one)) for one in ledger]
+        amounts, now = _partition_amounts(plan), clock.now()
+        until = when_amounts_fit(limits, [*landed, *self._read], amounts, now)
+        if (left_s := (until - now).total_seconds()) <= 0:
+            return
+        text = f"waits {format_duration(left_s)} before it computes beyond the edges: limits"
+        self.context.progress.start(text, 0, "")
+        while (left_s := (until - clock.now()).total_seconds()) > 0:
+            clock.sleep(min(1.0, left_s))
+        self.context.progress.finish()
+
+
+def _partition_amounts(plan: Plan) -> ChunkAmounts:
+    """Return what one partition of the run reads or has on average, by its plan."""
+    found, labels = plan.estimate, len(plan.resolved.scope.partitions)
+    most_rows = max(found.input_rows, found.output_rows or 0)
+    rows, size = (math.ceil(each / labels) for each in (most_rows, found.input_bytes))
+    return ChunkAmounts(rows, size, 0.0)
 
 
 def require_passable_chunks(manifest: RunManifest, found: Estimate) -> None:

@@ -230,8 +230,7 @@ def edges_while_staging(plan: Plan) -> dict[EdgeSide, tuple[str, ...]]:
     chunks may use all of that.
     """
     target, scope, limits = plan.resolved.target, plan.resolved.scope, plan.resolved.manifest.limits
-    is_limited = limits.rows_per_minute is not None or limits.bytes_per_minute is not None
-    if target.snapshot_id is None or is_limited or not computes_all_rows(plan):
+    if target.snapshot_id is None or limits.hold_for_reads or not computes_all_rows(plan):
         return {}
     around = resolve.edge_labels(scope, resolve.computed_edges(plan.resolved.manifest))
     return around if len(resolve.all_labels(around)) <= _MAX_KEPT_EDGES else {}

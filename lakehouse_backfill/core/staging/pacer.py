@@ -160,7 +160,8 @@ def land(
 ) -> tuple[Pace, str]:
     """Return the state once a chunk has landed in `seconds`, and what changed, if it did.
 
-    None: it was not computed, so that its time says nothing of others.
+    None: it was not computed, so that it says nothing of others: neither by its time, nor that
+    there is room for one more.
     """
     changed = replace(
         pace,
@@ -170,13 +171,13 @@ def land(
         problem="",
         not_before=_pause_end(limits, landed.at),
     )
-    if seconds is not None:
-        expected = expected_seconds(pace.speeds, landed.size.rows)
-        if expected and seconds > max(_SLOW_S, _SLOW_FACTOR * expected):
-            return _halve(changed, f"chunk {chunk_id} took {seconds:,.1f} s, not {expected:,.1f}")
-        speeds = (*pace.speeds, (landed.size.rows, seconds))[-_REMEMBERED:]
-        changed = replace(changed, speeds=speeds)
-    changed = replace(changed, good=pace.good + 1)
+    if seconds is None:
+        return changed, ""
+    expected = expected_seconds(pace.speeds, landed.size.rows)
+    if expected and seconds > max(_SLOW_S, _SLOW_FACTOR * expected):
+        return _halve(changed, f"chunk {chunk_id} took {seconds:,.1f} s, not {expected:,.1f}")
+    speeds = (*pace.speeds, (landed.size.rows, seconds))[-_REMEMBERED:]
+    changed = replace(changed, speeds=speeds, good=pace.good + 1)
     if changed.window < limits.parallel and changed.good >= changed.window:
         text = f"window {changed.window} to {changed.window + 1}: {changed.good} good chunks"
         return replace(changed, window=changed.window + 1, good=0), text

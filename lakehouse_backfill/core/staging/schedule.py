@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import cached_property
 
 from lakehouse_backfill.command_lines import command_line
-from lakehouse_backfill.core.planning.pace import chunk_sizes
+from lakehouse_backfill.core.planning.pace import chunk_sizes, read_amounts
 from lakehouse_backfill.core.planning.stages import Stage
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging import pacer
@@ -237,7 +237,5 @@ class ChunkSchedule:
         return self._sizes.get(chunk_id, Size(0, 0))
 
     def _landed(self, record: ChunkRecord, at: datetime) -> Landed:
-        estimate = self.plan.estimate
-        row_bytes = estimate.input_bytes / estimate.input_rows if estimate.input_rows else 0.0
-        rows = max(record.input_rows, record.output_rows)
-        return Landed(at, Size(rows, round(record.input_rows * row_bytes)))
+        amounts = read_amounts(self.plan, record)
+        return Landed(at, Size(amounts.rows, amounts.size_bytes))

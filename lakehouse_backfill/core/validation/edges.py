@@ -17,6 +17,7 @@ from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import stages
+from lakehouse_backfill.core.planning.pace import ComputesEdges, PacedEdges
 from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry
@@ -251,14 +252,15 @@ def probe_run_edges(
             context, target.table, target.snapshot_id, scope, plan.run_id
         )
 
+    paced = PacedEdges(context, staging)
     # Checksums are equal only where the run computes all rows, under the current columns.
     if not stages.computes_all_rows(plan):
-        return probe_edges(staging, plan)
-    return probe_edges(staging, plan, accepted, _kept_edges(events))
+        return probe_edges(paced, plan)
+    return probe_edges(paced, plan, accepted, _kept_edges(events))
 
 
 def probe_edges(
-    staging: Staging,
+    staging: ComputesEdges,
     plan: Plan,
     accepted: AcceptedChecksums | None = None,
     kept: KeptEdges | None = None,
@@ -290,7 +292,7 @@ def probe_edges(
 
 
 def _probe_labels(
-    staging: Staging,
+    staging: ComputesEdges,
     plan: Plan,
     around: LabelsBySide,
     accepted: AcceptedChecksums | None,

@@ -70,6 +70,26 @@ def _spans_of(limits: PaceLimits) -> list[tuple[_Span, int | None]]:
     return spans
 
 
+def when_amounts_fit(
+    limits: PaceLimits,
+    landed: Iterable[tuple[datetime, ChunkAmounts]],
+    amounts: ChunkAmounts,
+    now: datetime,
+) -> datetime:
+    """Return when so many rows and bytes may be read beside what landed; at least `now`.
+
+    What is more than a limit lets through at all may be read when nothing else counts.
+    """
+    at, known = now, sorted(landed)
+    for span, place in _spans_of(limits):
+        if place is None:
+            continue
+        for end, one in known:
+            span.add(min(end, now), one[:2][place])
+        at = span.fits_at(at, amounts[:2][place])
+    return at
+
+
 def earliest_end(limits: PaceLimits, chunks: Iterable[ChunkAmounts], begin: datetime) -> datetime:
     """Return when the last chunk ends under the limits if nothing fails; at least `begin`.
 

@@ -163,6 +163,11 @@ class PaceLimits(Value):
         le=100,
     )
 
+    @property
+    def hold_for_reads(self) -> bool:
+        """Whether only so many rows or bytes may be read a minute."""
+        return self.rows_per_minute is not None or self.bytes_per_minute is not None
+
 
 Switch = Literal["publish", "live_topic", "waivers", "hooks", "catch_up"]
 #: Off unless a profile says that they are on: consumers of a topic act on what they receive.

@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -55,7 +55,7 @@ def attach(warm: WarmSession, settings: SparkSettings) -> SparkSession:
     set_python(settings)
     try:
         gateway = connect_gateway(warm.connection.port, warm.connection.token, _ANSWER_S)
-        base = _require_usable(gateway)
+        base = _require_usable(gateway, warm.connection.files)
         _remove_leftovers(gateway, base)
         java_api = gateway.jvm.org.apache.spark.api.java.JavaSparkContext
         context = SparkContext(
@@ -99,27 +99,26 @@ def is_jvm_alive() -> bool:
     return gateway is not None and gateway.proc.poll() is None
 
 
-def _require_usable(gateway: Any) -> Any:
-    """Return the session of the JVM from which new ones are made."""
+def _require_usable(gateway: Any, begun_with: Iterable[str]) -> Any:
+    """Return the session of the JVM from which new ones are made.
+
+    Raises EnvironmentDown when it has stopped, or lists other files than those it has begun with.
+    """
     found = getattr(gateway.jvm, "org.apache.spark.sql.classic.SparkSession").getDefaultSession()
     if found.isEmpty() or found.get().sparkContext().isStopped():
         raise EnvironmentDown("its Spark has stopped")
-    context = found.get().sparkContext()
-    settings, listed = context.getConf(), context.listFiles()
-    files = [listed.apply(place) for place in range(listed.size())]
-    if added_files(files, [settings.get(name, "") for name in _FILE_SETTINGS]):
+    if set(_listed_files(found.get().sparkContext())) - set(begun_with):
         raise EnvironmentDown("a job has added files to it, which every later one would see")
     return found.get()
 
 
-#: Settings that name files which Spark adds when it starts; what it downloads is among them.
-_FILE_SETTINGS = ("spark.files", "spark.submit.pyFiles")
+def _listed_files(context: Any) -> list[str]:
+    """Return the addresses of the files that every task sees, by a context of the JVM.
 
-
-def added_files(listed: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """Return the listed addresses of files that no setting names; settings are comma-separated."""
-    known = {PurePosixPath(path).name for text in settings for path in text.split(",") if path}
-    return [address for address in listed if PurePosixPath(address).name not in known]
+    Of two files, addresses always differ: Spark's file server refuses a second file of one name.
+    """
+    listed = context.listFiles()
+    return [str(listed.apply(place)) for place in range(listed.size())]
 
 
 def _remove_leftovers(gateway: Any, base: Any) -> None:
@@ -167,6 +166,7 @@ def keep_session(host: Host, is_wanted: Callable[[], bool], on_ready: Callable[[
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     session = own_session.open_session(profile, host.project, hides_values=hides)
     try:
+        files = _listed_files(session.sparkContext._jsc.sc())
         if hides:
             own_session.hide_values()
         _warm_up(session, str(profile.catalog["name"]))
@@ -175,7 +175,7 @@ def keep_session(host: Host, is_wanted: Callable[[], bool], on_ready: Callable[[
         log = str(spark_errors.current_log() or "")
         folder.write(
             Connection(
-                host.process, os.getpid(), port, token, log, time.time(), host.idle_s, sealed
+                host.process, os.getpid(), port, token, log, time.time(), host.idle_s, sealed, files
             )
         )
         on_ready()

@@ -88,6 +88,8 @@ class Connection:
     since: float
     idle_s: float
     facts: dict[str, str]
+    #: Addresses of the files that Spark gave to every task when it started.
+    files: list[str]
 
     @staticmethod
     def seal(facts: Mapping[str, str], token: str) -> dict[str, str]:

@@ -52,6 +52,9 @@ from lakehouse_backfill.ports.compute import KeptIntermediate, PlanReads
 
 _OUTSIDE = "lhb_outside"
 _HASH = "lhb_hash"
+_TASK, _REPEATED = "lhb_task", "lhb_repeated"
+#: The bits of `monotonically_increasing_id` that number the rows of a task, from 0.
+_ROW_OF_TASK = (1 << 33) - 1
 _SECRETS = "lhb_secrets"
 
 
@@ -63,6 +66,8 @@ class _ObservedChunk:
     outside_rows: int
     #: Also where the rows were not observed.
     may_hold_secrets: bool = True
+    #: Tasks that were computed more than once: an executor was lost, or Spark sampled the rows.
+    repeated_tasks: int = 0
 
 
 #: The inputs of a chunk, the rows and the state that are made of them; nothing is executed.
@@ -313,10 +318,12 @@ class SparkStaging:
         )  # fmt: skip
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             counted = _observed_chunk(observation, composed.rows.schema)
-            if counted is None or counted.checksum.rows != commit.added_rows:
+            is_whole = counted is not None and counted.checksum.rows == commit.added_rows
+            if counted is None or not is_whole or counted.repeated_tasks:
                 # Repeated tasks are counted twice; an optimised-away plan is not counted at all.
                 outside = composed.rows.where(~dataframes.is_in_ranges(rows))
-                outside_rows = counted.outside_rows if counted else outside.count()
+                is_none = counted is not None and not counted.outside_rows
+                outside_rows = 0 if is_none else outside.count()
                 stored = _stored_checksum(
                     self._tables, plan.shadow_table, commit.snapshot_id, scope
                 )
@@ -403,16 +410,23 @@ def _record(
 
 
 def _with_observation(output: DataFrame, inside: Column, observation: Any) -> DataFrame:
-    """Observe the rows during the write: checksum the rows inside, count the others."""
+    """Observe the rows during the write: checksum the rows inside, count the others.
+
+    The first row of each task tells its number, so that tasks which are computed again are known.
+    """
     # Hashed once per row: in an Observation, each aggregate would compute the whole hash again.
     hashed = F.when(inside, row_hash.row_hash_column(output.schema, LINEAGE_NAMES))
-    outside = F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
+    is_first = F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_OF_TASK)) == 0
+    task = quoted_column(_TASK)
     secrets = rejects.count_candidates(output.schema)
-    more = () if secrets is None else (secrets.alias(_SECRETS),)
-    with_hash = output.withColumn(_HASH, hashed)
-    return with_hash.observe(
-        observation, outside, *row_hash.hash_aggregates(quoted_column(_HASH)), *more
-    ).drop(_HASH)
+    aggregates = [
+        F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE),
+        (F.count(task) - F.size(F.collect_set(task))).alias(_REPEATED),
+        *row_hash.hash_aggregates(quoted_column(_HASH)),
+        *(() if secrets is None else (secrets.alias(_SECRETS),)),
+    ]
+    with_hash = output.withColumns({_HASH: hashed, _TASK: F.when(is_first, F.spark_partition_id())})
+    return with_hash.observe(observation, *aggregates).drop(_HASH, _TASK)
 
 
 def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | None:
@@ -428,4 +442,5 @@ def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | No
         row_hash.to_checksum(metrics, shape),
         int(metrics[_OUTSIDE]),
         may_hold_secrets=bool(metrics.get(_SECRETS)),
+        repeated_tasks=int(metrics[_REPEATED]),
     )

@@ -203,12 +203,14 @@ def test_run_tells_which_gates_it_closed() -> None:
 DAY = "2013-02-15"
 
 
-def outside(rows: int, warm_up_days: int, stateful: Stateful | None = None) -> CheckResult:
+def outside(
+    rows: int, warm_up_days: int, stateful: Stateful | None = None, *, recovered: bool = False
+) -> CheckResult:
     """Judge a chunk of so many rows, and four outside of it."""
     record = ChunkRecord(
         run_id="bf-1", chunk_id="c1", partitions=(DAY,), status="done", input_rows=20,
         output_rows=rows, outside_rows=4, checksum="x", seconds=1.0, snapshot_id=8,
-        finished_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+        finished_at=datetime(2026, 1, 1, tzinfo=timezone.utc), recovered=recovered,
     )  # fmt: skip
     facts = ChunkFacts(rows={DAY: rows}, null_keys={}, duplicate_keys=0)
     pin = with_fields(a_plan().resolved.sources[0], warm_up_days=warm_up_days)
@@ -229,6 +231,10 @@ def test_rows_outside_block_only_without_a_warm_up_and_when_none_lies_inside(
     found = outside(rows, warm_up_days)
     assert (found.passed, found.blocking) == (passes, blocks)
     assert found.detail == f"{rows} inside, 4 outside and left out"
+    unknown = outside(rows, warm_up_days, recovered=True)
+    assert (unknown.detail.split(":")[0], unknown.observed) == (
+        f"{rows} inside, those outside are not known", None,
+    )  # fmt: skip
 
 
 @pytest.mark.req("X4", "Q9")

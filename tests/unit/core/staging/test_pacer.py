@@ -256,12 +256,15 @@ def test_a_failure_beside_other_chunks_does_not_end_the_pause_after_one_that_lan
 
 
 @pytest.mark.req("X3")
-def test_chunks_that_were_not_computed_do_not_say_how_long_others_take() -> None:
+def test_chunks_that_were_not_computed_neither_widen_the_window_nor_say_how_long_others_take() -> (
+    None
+):
     limits, pace = PaceLimits(parallel=4), Pace()
     for number in range(3):
         pace, _ = pacer.land(limits, pace, str(number), Landed(BEGIN, Size(10, 0)), None)
     computed, text = pacer.land(limits, pace, "5", Landed(BEGIN, Size(10, 0)), 60.0)
-    assert (computed.window, pace.window, text) == (3, 3, "")
+    assert (pace.window, pace.good) == (1, 0)
+    assert (computed.window, text) == (2, "window 1 to 2: 1 good chunks")
     assert computed.speeds == ((10, 60.0),)
 
 

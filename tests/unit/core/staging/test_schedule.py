@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.planning.pace import PacedEdges
 from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.planning.stages import edges_while_staging
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.pause import pause, preview_run, unpause
 from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, RunState
@@ -242,6 +245,34 @@ def test_a_limit_that_is_smaller_than_one_chunk_is_refused_with_number_and_limit
         make_plan(found, wanted, "bob", None)
     assert "limits.rows_per_minute 1 lets 5 through in 5 minutes" in refused.value.problem
     assert refused.value.field == "limits.rows_per_minute"
+
+
+@pytest.mark.req("X3")
+def test_partitions_beyond_the_edges_are_computed_within_the_limit_of_rows() -> None:
+    """In five minutes 20 rows may be read: those of two partitions of about 10."""
+    _, engine, found, run = _world(rows_per_minute=4)
+    stage(found, run, "bob")
+    plan, clock, begun = found.runs.plan(run), found.clock, list[tuple[str, float]]()
+    assert edges_while_staging(plan) == {}
+    clock.sleep(600)
+    start, look = clock.now(), engine.edge_checksums
+
+    def edge_checksums(plan: Plan, around: Any) -> Any:
+        ((label,),) = around.values()
+        begun.append((label, round((clock.now() - start).total_seconds())))
+        return look(plan, around)
+
+    engine.edge_checksums = edge_checksums  # type: ignore[method-assign]
+    labels = {"before": ("2019-12-31", "2019-12-30"), "after": ("2020-01-06", "2020-01-07")}
+    PacedEdges(found, engine).edge_checksums(plan, labels)
+    assert begun == [
+        ("2019-12-31", 0), ("2019-12-30", 0), ("2020-01-06", 300), ("2020-01-07", 300),
+    ]  # fmt: skip
+    shown: Any = found.progress
+    assert shown.texts[-1] == "waits 5 min before it computes beyond the edges: limits"
+    begun.clear()
+    validate(found, run, "bob")
+    assert [label for label, _ in begun] == ["2019-12-31", "2020-01-06"]
 
 
 @pytest.mark.req("X2", "X3")

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> SessionFolder:
 def connection(pid: int) -> Connection:
     """Return the connection to a host that had this pid, and was not the process of now."""
     sealed = Connection.seal(FACTS, TOKEN)
-    return Connection(f"here:{pid}@1", pid, 1, TOKEN, "", 0.0, 60.0, sealed)
+    return Connection(f"here:{pid}@1", pid, 1, TOKEN, "", 0.0, 60.0, sealed, [])
 
 
 def test_a_command_takes_the_session_that_no_other_one_uses(folder: SessionFolder) -> None:
@@ -225,8 +225,28 @@ def test_a_host_lets_a_command_finish_and_ends_the_jobs_that_it_left(
     assert wait(is_wanted=False, acts=acts) == (1.5, 1)
 
 
-def test_files_that_spark_downloads_are_none_that_a_job_has_added() -> None:
-    own = ["/home/ana/.ivy2/jars/iceberg.jar", "https://store/one/a.py"]
-    listed = [f"spark://host:1/files/{name}" for name in ("iceberg.jar", "a.py", "table.csv")]
-    assert warm_jvm.added_files(listed, [",".join(own), ""]) == [listed[2]]
-    assert warm_jvm.added_files(listed[:2], ["", ",".join(own)]) == []
+@pytest.mark.parametrize(
+    ("added", "is_usable"),
+    [
+        (["file:/home/ana/a.py"], True),
+        (["file:/home/ana/a.py", "file:/home/ana/job/a.py"], False),
+        ([], True),
+    ],
+    ids=["those of its start", "one of the same name", "none"],
+)
+def test_a_jvm_with_files_that_a_job_has_added_serves_no_command(
+    added: list[str], *, is_usable: bool
+) -> None:
+    listed = SimpleNamespace(size=lambda: len(added), apply=added.__getitem__)
+    context = SimpleNamespace(isStopped=lambda: False, listFiles=lambda: listed)
+    session = SimpleNamespace(sparkContext=lambda: context)
+    found = SimpleNamespace(isEmpty=lambda: False, get=lambda: session)
+    kind = SimpleNamespace(getDefaultSession=lambda: found)
+    gateway = SimpleNamespace(
+        jvm=SimpleNamespace(**{"org.apache.spark.sql.classic.SparkSession": kind})
+    )
+    if is_usable:
+        assert warm_jvm._require_usable(gateway, ["file:/home/ana/a.py"]) is session
+        return
+    with pytest.raises(EnvironmentDown, match="a job has added files to it"):
+        warm_jvm._require_usable(gateway, ["file:/home/ana/a.py"])
