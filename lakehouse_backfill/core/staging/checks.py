@@ -54,9 +54,6 @@ def judge_chunk(
     """
     resolved, stored, computed = plan.resolved, sum(facts.rows.values()), record.output_rows
     reads_more = _reads_beside_partitions(resolved)
-    outside = f"{record.outside_rows:,} outside and left out"
-    if record.recovered:
-        outside = "those outside are not known: it landed before they were recorded"
     results = [
         gate_registry.gate_result(
             "chunk rows are all stored",
@@ -68,14 +65,7 @@ def judge_chunk(
         gates.check_row_count(plan, rows_before + computed, is_whole=False),
         *gates.check_rejects(plan, (record,)),
         gates.check_none_emptied(emptied),
-        gate_registry.gate_result(
-            "rows lie inside the chunk",
-            passed=not record.outside_rows or reads_more,
-            detail=f"{computed:,} inside, {outside}",
-            observed=None if record.recovered else record.outside_rows,
-            limit=None if reads_more else 0,
-            blocking=computed == 0,
-        ),
+        _check_rows_outside(record, reads_more=reads_more),
     ]
     if record.stray_rows is not None:
         results.append(
@@ -97,6 +87,21 @@ def judge_chunk(
             gates.check_keys_unique(facts.duplicate_keys, "chunk"),
         ]
     return results
+
+
+def _check_rows_outside(record: ChunkRecord, *, reads_more: bool) -> CheckResult:
+    """Judge the rows outside a chunk; of one that was found in the shadow they are not known."""
+    outside = f"{record.outside_rows:,} outside and left out"
+    if record.recovered:
+        outside = "those outside are not known: it landed before they were recorded"
+    return gate_registry.gate_result(
+        "rows lie inside the chunk",
+        passed=not record.outside_rows or reads_more,
+        detail=f"{record.output_rows:,} inside, {outside}",
+        observed=None if record.recovered else record.outside_rows,
+        limit=None if reads_more else 0,
+        blocking=record.output_rows == 0,
+    )
 
 
 def _reads_beside_partitions(resolved: ResolvedManifest) -> bool:
