@@ -13,6 +13,7 @@ from pyarrow import parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from lakehouse_backfill.adapters.iceberg.landing.migrated_tables import _written_files
+from lakehouse_backfill.core.migration import fit
 from lakehouse_backfill.errors import Blocked, Conflict, SourceDown, Unsupported
 from lakehouse_backfill.project import Project
 from tests.support.sources.migration import NEWEST, MigrationCase, trip
@@ -238,16 +239,42 @@ def test_what_cannot_be_a_part_of_the_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("T10")
-def test_a_partition_whose_disk_is_away_is_named_with_any_pattern(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        ("**/*.parquet", ["day=2024-01-02", "day=2024-02-02"]),
+        ("day=2024-01-*/*.parquet", ["day=2024-01-02"]),
+        ("day=2024-01-0?/**", ["day=2024-01-02"]),
+        ("day=2024-01-01/**/*.parquet", []),
+    ],
+)
+def test_a_partition_whose_disk_is_away_is_named_if_its_files_may_fit(
+    tmp_path: Path, pattern: str, named: list[str]
+) -> None:
     case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
     declared = case.project / "catalog/migrations/trips.yaml"
-    place = "{location: old/trips, pattern: '**/*.parquet'}"
+    place = f"{{location: old/trips, pattern: '{pattern}'}}"
     declared.write_text(declared.read_text().replace("{location: old/trips}", place))
     case.write("day=2024-01-01/a.parquet", [trip(1)])
-    (case.old / "day=2024-01-02").symlink_to(tmp_path / "unmounted")
-    seen = case.migrate()
+    for day in ("2024-01-02", "2024-02-02"):
+        (case.old / f"day={day}").symlink_to(tmp_path / "unmounted")
+    seen = Project.open(case.project).preview_migration("trips")
     assert seen.adopted == 1
-    assert [part.name for part in seen.rejected_parts] == ["day=2024-01-02"]
+    assert [part.name for part in seen.parts if part.action == "reject"] == named
+
+
+@pytest.mark.req("T10")
+def test_long_rows_are_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "_BATCH_BYTES", 1 << 20)
+    case = MigrationCase(tmp_path / "p", partitioning="[]")
+    case.write("long.parquet", [trip(n, city=f"{n:03d}" * 40_000) for n in range(30)])
+    case.write("short.parquet", [trip(n) for n in range(100, 120)])
+    place = Project.open(case.project)._migration("trips")[2].place
+    sizes = {
+        part.name: [batch.num_rows for batch in place.batches(part)]
+        for part in place.survey().good
+    }  # fmt: skip
+    assert sizes == {"long.parquet": [8, 8, 8, 6], "short.parquet": [20]}
 
 
 def test_a_location_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -23,13 +23,14 @@ MEASURES = (
     Measure(name="texts", counts_by="s"),
     Measure(name="lost", count="absent"),
 )
-#: Each number makes one row: nulls, negative values, texts of all lengths.
+#: Each number makes one row: nulls, negative values, texts of all lengths, one long.
 _ROWS = """SELECT
     date_add(date'2023-12-20', cast(id % 70 as int)) AS d,
     if(id % 7 = 0, null, id * 1000003 - 5000000) AS k,
     cast(if(id % 5 = 0, null, (id - 150) * 1.37) as decimal(15,2)) AS m,
     element_at(array('null', '=x', 'é€', '', null), cast(id % 5 + 1 as int)) AS s,
-    if(id % 3 = 0, null, substring(repeat(sha1(string(id)), 3), 1, cast(id % 101 as int))) AS t,
+    if(id = 40, repeat(sha1('long'), 2000), if(id % 3 = 0, null,
+        substring(repeat(sha1(string(id)), 3), 1, cast(id % 101 as int)))) AS t,
     cast(unhex(sha1(string(id))) as binary) AS b,
     cast(if(id % 4 = 0, -0.0, if(id % 9 = 0, 'NaN', id / 3)) as double) AS x,
     cast(id / 7 as float) AS y, id % 2 = 0 AS f, cast(id as int) AS i,

@@ -32,6 +32,15 @@ _PROMOTED = {
 _UNSAFE = re.compile(r"[?#;\\\x00-\x1f\x7f]")
 
 
+#: Rows that are read at a time, and about so many bytes of them.
+_BATCH_ROWS, _BATCH_BYTES = 16_384, 64 << 20
+
+
+def batch_rows(rows: int, size_bytes: int) -> int:
+    """Return how many rows are read at a time where these take so many bytes: at least one."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(size_bytes, 1)))
+
+
 def fit_column(stored: str, wanted: str) -> ColumnFit:
     """Return how values of a stored type become values of the column's type.
 

@@ -110,13 +110,31 @@ class FilePlaces:
         return [one[3] for one in names.values()]
 
 
+_PATTERN_PARTS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a pattern of names: `*` and `?` stay within a folder, `**` crosses folders."""
-    parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pieces = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
     # A name can hold a line break.
-    whole = "".join(parts.get(piece, re.escape(piece)) for piece in pieces)
-    return re.compile(whole, re.DOTALL)
+    return re.compile("".join(part for _, part in _pattern_parts(pattern)), re.DOTALL)
+
+
+def compile_folders(pattern: str) -> re.Pattern[str]:
+    """Compile the names of folders, with a final `/`, in which names of the pattern may be."""
+    found, before = [], ""
+    for piece, part in _pattern_parts(pattern):
+        if piece.startswith("**"):
+            found.append(before + ".*/")
+        before += part
+        if piece == "/":
+            found.append(before)
+    return re.compile("|".join(found) or "(?!)", re.DOTALL)
+
+
+def _pattern_parts(pattern: str) -> list[tuple[str, str]]:
+    """Return the pieces of a pattern, each with its regular expression."""
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?|/)", pattern)
+    return [(piece, _PATTERN_PARTS.get(piece, re.escape(piece))) for piece in pieces]
 
 
 def _open_folder(location: str, project: Path) -> StoreFolder:

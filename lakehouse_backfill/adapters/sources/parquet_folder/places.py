@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from lakehouse_backfill.adapters.sources.files.config import compile_pattern
+from lakehouse_backfill.adapters.sources.files.config import compile_folders, compile_pattern
 from lakehouse_backfill.adapters.sources.files.errors import source_down, translate_store_errors
 from lakehouse_backfill.errors import Blocked, ConfigError
 
@@ -100,10 +100,14 @@ class OldFolder:
                 ) from error
         self._require_plain(names)
         self._require_no_table_above()
-        pattern = compile_pattern(self.pattern)
+        pattern, folders = compile_pattern(self.pattern), compile_folders(self.pattern)
 
         def fits(name: str) -> bool:
             return bool(pattern.fullmatch(name)) and not _is_hidden(name)
+
+        def may_hold(name: str) -> bool:
+            is_seen = _is_partition(name) and not _is_hidden(name)
+            return is_seen and bool(folders.fullmatch(f"{name}/"))
 
         wanted = {
             name: info
@@ -120,7 +124,7 @@ class OldFolder:
         found += [
             ListedFile(name, 0, "", _IS_NO_FILE)
             for name in self._dead_links()
-            if fits(name) or (_is_partition(name) and not _is_hidden(name))
+            if fits(name) or may_hold(name)
         ]
         return tuple(sorted(found))
 

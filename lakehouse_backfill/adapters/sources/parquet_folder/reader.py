@@ -14,6 +14,7 @@ from lakehouse_backfill.adapters.sources.parquet_folder.places import (
 from lakehouse_backfill.core.migration.fit import (
     FileFacts,
     TableShape,
+    batch_rows,
     find_fault,
     find_rewrite_cause,
     fit_column,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.migration import PartitionRows, RowSums
     from lakehouse_backfill.ports.system import Progress
 
-_BATCH_ROWS = 16_384
 _MAX_REASON = 300
 #: Digits of a decimal that holds every whole number with all scales of a column.
 _ANY_DIGITS = 76
@@ -207,8 +207,11 @@ class ParquetPlace:
         try:
             if facts.old_instants:
                 self._require_microseconds(name, file, sorted(facts.old_instants))
-            for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
-                yield self._as_table(batch, fixed, facts.old_instants)
+            for group in range(file.num_row_groups):
+                found = file.metadata.row_group(group)
+                size = batch_rows(found.num_rows, found.total_byte_size)
+                for batch in file.iter_batches(size, [group], use_threads=False):
+                    yield self._as_table(batch, fixed, facts.old_instants)
         except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
             self.folder.require_bytes(name)
             raise _bad(_describe(error)) from error
@@ -219,7 +222,9 @@ class ParquetPlace:
         import pyarrow.compute as pc
         from pyarrow import parquet as pq
 
-        options = {"batch_size": _BATCH_ROWS, "columns": columns, "use_threads": False}
+        # Each value takes 12 bytes.
+        size = batch_rows(1, 12 * len(columns))
+        options = {"batch_size": size, "columns": columns, "use_threads": False}
         with pq.ParquetFile(self.folder.path(name), filesystem=self.folder.store) as whole:
             pairs = zip(file.iter_batches(**options), whole.iter_batches(**options), strict=True)
             for cut, exact in pairs:

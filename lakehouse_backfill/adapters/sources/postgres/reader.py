@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from lakehouse_backfill.core.migration.fit import find_database_fault, key_kind
+from lakehouse_backfill.core.migration.fit import batch_rows, find_database_fault, key_kind
 from lakehouse_backfill.domain.sources.migration import (
     MigrationPart,
     MigrationSurvey,
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.migration import RowSums
     from lakehouse_backfill.ports.system import Progress
 
-_BATCH_ROWS = 10_000
+#: Rows of the first batch; the next ones are as large as the rows so far allow.
+_FIRST_ROWS_READ = 500
 _NOTHING = "nothing was migrated"
 #: Instants and numbers are written so that they are read back exactly; a policy that would hide
 #: rows is an error; nothing can be written.
@@ -193,10 +194,12 @@ class PostgresPlace:
         # A query of a reader may leave the cursor before it open.
         name = f"lhb_{next(self._numbers)}"
         with _translate_errors(self.name), connection.cursor(name=name) as cursor:
-            cursor.itersize = _BATCH_ROWS
             cursor.execute(statement, values)
-            while rows := _fetch_rows(cursor):
-                yield self._as_batch(rows)
+            size = _FIRST_ROWS_READ
+            while rows := _fetch_rows(cursor, size):
+                batch = self._as_batch(rows)
+                size = min(10 * size, batch_rows(len(rows), batch.nbytes))
+                yield batch
 
     def _require_finite(self, after: str | None, last: str) -> None:
         """Raise RejectedInput for an infinite date: the driver would make the last day of it."""
@@ -289,10 +292,10 @@ class PostgresPlace:
         return connection
 
 
-def _fetch_rows(cursor: Any) -> list[tuple[Any, ...]]:
+def _fetch_rows(cursor: Any, size: int) -> list[tuple[Any, ...]]:
     """Return the next rows; raises RejectedInput for a value that Python cannot hold."""
     try:
-        rows: list[tuple[Any, ...]] = cursor.fetchmany(_BATCH_ROWS)
+        rows: list[tuple[Any, ...]] = cursor.fetchmany(size)
     except UnicodeDecodeError as error:
         raise _bad("a text is not in the encoding of the database") from error
     except (ValueError, OverflowError) as error:

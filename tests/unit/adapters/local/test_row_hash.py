@@ -79,6 +79,18 @@ def test_each_row_has_the_hash_of_the_specification(seed: int) -> None:
     assert (found.rows, found.xor, found.total) == oracle.checksum(kinds, rows)
 
 
+@pytest.mark.parametrize("few", [1, 31, 40])
+def test_long_texts_have_the_hash_of_the_specification(few: int) -> None:
+    """Of few long ones each is hashed alone; one has more words than are taken at a time."""
+    sizes = [2_200_000 if few == 1 else 700, None, *range(500, 500 + 13 * few, 13), 0, 3]
+    texts = [None if size is None else ("aé-1€" * size)[:size] for size in sizes]
+    batch = pa.RecordBatch.from_pydict({"s": texts, "n": list(range(len(texts)))})
+    kinds = {"s": "string", "n": "long"}
+    assert row_hashes(batch).tolist() == [
+        oracle.row_hash(kinds, row) for row in batch.to_pylist()
+    ]  # fmt: skip
+
+
 def test_many_columns_have_several_masks_and_no_rows_have_a_checksum() -> None:
     names = [f"c{number:03d}" for number in range(130)]
     row = {name: None if number % 3 else number for number, name in enumerate(names)}
