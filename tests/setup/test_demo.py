@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lakehouse_backfill.adapters.system.journal import LOG_FOLDER
 from tests.setup.demo import PRODUCT, Demo
 from tests.support.oracles import arrivals
 
@@ -72,6 +76,21 @@ def test_the_transcript_is_the_golden_one(demo: Demo) -> None:
 def test_the_two_wrong_manifests_were_stopped_for_the_right_reason(demo: Demo) -> None:
     assert "restate from 2013-02-15 to 2013-04-01 instead" in demo.transcript
     assert "expect_column_values_to_be_in_set(dest)" in demo.transcript
+
+
+@pytest.mark.req("Q9")
+def test_checks_of_chunks_take_little_of_the_staging(
+    demo: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the log says of both; the seconds of all steps are printed."""
+    spent: dict[str, float] = defaultdict(float)
+    for log in (demo.folder / LOG_FOLDER).glob("*.jsonl"):
+        for line in log.read_text("utf-8").splitlines():
+            one = json.loads(line)
+            spent[one["event"]] += one["seconds"] or 0.0
+    with capsys.disabled():
+        sys.stdout.write(demo.transcript.partition("\nsteps\n")[2])
+    assert spent["check chunk"] <= 0.15 * (spent["stage chunk"] + spent["check chunk"])
 
 
 #: Commands that scan no data.
