@@ -26,7 +26,8 @@ LARGE_RESTATEMENT = {"gate": 1.7, "aim": 1.4}
 BY_HAND = {"gate": 0.6, "aim": 0.4}
 _MANY_MONTHS, _LARGE_SCALE = 24, 5
 COMMAND = {"gate": 2.0, "aim": 1.3}
-PROGRAM = "from lakehouse_backfill.cli.main import run; run()"
+#: As the console scripts do.
+PROGRAM = "from lakehouse_backfill.cli.entry import run; run()"
 IMPORTS = "import pyiceberg.catalog.sql, pyiceberg.table"
 Raw = dict[str, list[float]]
 

@@ -17,6 +17,7 @@ from lakehouse_backfill.cli.session import (
     begin_session,
     disable_huge_pages,
     keep_freed_memory,
+    open_and_freeze,
     open_project,
     tune_gc,
 )
@@ -158,4 +159,4 @@ def run() -> None:
     tune_gc()
     disable_huge_pages()
     keep_freed_memory()
-    app(prog_name="lakehouse-backfill")
+    app(prog_name="lakehouse-backfill", obj=open_and_freeze)

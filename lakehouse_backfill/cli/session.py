@@ -160,6 +160,16 @@ def open_project(folder: Path, profile: str | None, progress: Progress) -> Proje
     return project
 
 
+def open_and_freeze(folder: Path, profile: str | None, progress: Progress) -> Project:
+    """Open a project in a process of one command, with the libraries that are loaded by then.
+
+    They stay to the end, so Python no longer looks for cycles among them; nor soon after.
+    """
+    project = open_project(folder, profile, progress)
+    gc.freeze()
+    return project
+
+
 @dataclass(frozen=True)
 class Session:
     """The options before the command."""

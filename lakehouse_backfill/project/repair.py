@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill import results
 from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
+from lakehouse_backfill.errors import Tampered
 from lakehouse_backfill.project.base import ProjectBase
 from lakehouse_backfill.wiring.adapters import STATE_FOLDER
 
@@ -30,7 +32,7 @@ class RepairCommands(ProjectBase):
 
         Raises what `rollback` raises before it changes anything, such as NotAllowed.
         """
-        from lakehouse_backfill.core.cascade.steps import require_whole_rollback
+        from lakehouse_backfill.core.cascade.visibility import require_whole_rollback
         from lakehouse_backfill.core.publication.rollback import plan_rollback
         from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
@@ -50,7 +52,7 @@ class RepairCommands(ProjectBase):
         by: str | None = None,
     ) -> publications.RollbackResult:
         """Go back to an accepted version, keeping later live writes elsewhere."""
-        from lakehouse_backfill.core.cascade.steps import require_whole_rollback
+        from lakehouse_backfill.core.cascade.visibility import require_whole_rollback
         from lakehouse_backfill.core.publication import rollback as stage
 
         context, contract = self.wiring.context, self.wiring.contract(product)
@@ -69,13 +71,17 @@ class RepairCommands(ProjectBase):
         self._keep_heads(*runs, products=(product,))
         return linked
 
-    def _way_back(self, contract: Contract, target: RollbackTarget) -> AbstractContextManager[None]:
+    @contextmanager
+    def _way_back(self, contract: Contract, target: RollbackTarget) -> Iterator[None]:
         """Let a rollback that an edited plan stops name a way that needs no plan."""
-        from lakehouse_backfill.report.break_glass import name_way_back
+        try:
+            yield
+        except Tampered as error:
+            if contract.publication != "pinned":  # else its table is not changed by a rollback
+                from lakehouse_backfill.report.break_glass import name_way_back
 
-        if contract.publication == "pinned":  # Its table is not changed by a rollback.
-            return nullcontext()
-        return name_way_back(self.folder / STATE_FOLDER, target)
+                name_way_back(error, self.folder / STATE_FOLDER, target)
+            raise
 
     def rollback_together(
         self,
@@ -86,7 +92,7 @@ class RepairCommands(ProjectBase):
         dry_run: bool = False,
     ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
-        from lakehouse_backfill.core.cascade.steps import require_whole_rollback
+        from lakehouse_backfill.core.cascade.visibility import require_whole_rollback
         from lakehouse_backfill.core.guards.outside.effect_log import messages_not_sent_again
         from lakehouse_backfill.core.publication import rollback
         from lakehouse_backfill.core.publication.rollback_preview import preview_rollback

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain
@@ -60,29 +58,24 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
     ]
 
 
-@contextmanager
-def name_way_back(folder: Path, target: RollbackTarget) -> Iterator[None]:
-    """Let an error of the block on an edited plan name a program that needs no plan.
+def name_way_back(error: Tampered, folder: Path, target: RollbackTarget) -> None:
+    """Let an error on an edited plan name a program that needs no plan.
 
     The program is written to `folder`. None is named for a pinned product or some partitions, or
     where nobody would read it.
     """
-    try:
-        yield
-    except Tampered as error:
-        programs = [pyiceberg_program(row) for row in target.undone]
-        is_of_plan = error.problem.startswith("the plan of ")
-        if is_of_plan and not target.is_partial and all(programs):
-            file = folder / f"way-back-{target.undone[0].product}.py"
-            lines = [_WAY_BACK, *("\n".join(program or ()) for program in programs)]
-            folder.mkdir(parents=True, exist_ok=True)
-            file.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-            error.fix = (
-                f"put its row in pipeline_run back from an earlier snapshot of that table; or run "
-                f"{file}, a program for PyIceberg that puts the old rows back without the plan; "
-                "then plan a repair"
-            )
-        raise
+    programs = [pyiceberg_program(row) for row in target.undone]
+    is_of_plan = error.problem.startswith("the plan of ")
+    if is_of_plan and not target.is_partial and all(programs):
+        file = folder / f"way-back-{target.undone[0].product}.py"
+        lines = [_WAY_BACK, *("\n".join(program or ()) for program in programs)]
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+        error.fix = (
+            f"put its row in pipeline_run back from an earlier snapshot of that table; or run "
+            f"{file}, a program for PyIceberg that puts the old rows back without the plan; "
+            "then plan a repair"
+        )
 
 
 #: What stands above the programs, the newest publication first.

@@ -5,6 +5,7 @@ Most commands use a few of them: `status` neither publishes nor reads rows.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -237,9 +238,10 @@ def _table_writers(wiring: Adapters) -> TableWriters:
     name = wiring.profile.catalog["name"]
 
     def jvm_state() -> JvmState:
-        from lakehouse_backfill.adapters.spark.session.session import is_session_open
-
-        return JvmState(is_up=is_session_open(), is_connect=places.is_connect(wiring))
+        # Where its module is not loaded, no session was opened; loading it would only say that.
+        session = sys.modules.get("lakehouse_backfill.adapters.spark.session.session")
+        is_up = session is not None and session.is_session_open()
+        return JvmState(is_up=is_up, is_connect=places.is_connect(wiring))
 
     def java() -> JavaCommits:
         from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi

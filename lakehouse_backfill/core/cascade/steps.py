@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,14 +10,13 @@ from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.cascade.plan import Cascade, publication_steps
 from lakehouse_backfill.core.cascade.reuse import reusable_partitions
+from lakehouse_backfill.core.cascade.visibility import is_visible, pinned_runs
 from lakehouse_backfill.core.publication.catch_up import stage_and_validate
 from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.candidates import cancel_and_plan_again, stale_candidates
 from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.cascade.graph import CascadeNode
 from lakehouse_backfill.domain.run import RunState, RunStatus
 
@@ -177,7 +174,7 @@ def _publish_followed(context: Context, run_id: str, cascade_id: str, by: str) -
 
 def _require_no_half_rollback(context: Context, cascade: Cascade) -> None:
     """Raise Blocked while some pinned products are rolled back, and others are visible."""
-    runs = _pinned_runs(cascade.nodes)
+    runs = pinned_runs(cascade.nodes)
     states = {context.runs.status(run).state for run in runs}
     if {S.PUBLISHED, S.ROLLED_BACK} <= states:
         raise errors.Blocked(
@@ -187,13 +184,6 @@ def _require_no_half_rollback(context: Context, cascade: Cascade) -> None:
             fix=f"{command_line('rollback', cascade.cascade_id, '--reason', 'TEXT')}, then "
             f"{command_line('publish', cascade.cascade_id)}",
         )
-
-
-def _pinned_runs(nodes: tuple[CascadeNode, ...]) -> dict[str, str]:
-    """Return the runs of the pinned products, each with its product."""
-    return {
-        node.run_id: node.product for node in nodes if node.run_id and node.publication == "pinned"
-    }
 
 
 def _require_all(
@@ -263,52 +253,6 @@ def products_to_roll_back(context: Context, cascade: Cascade) -> tuple[tuple[str
         if published:
             found.append(published)
     return tuple(found)
-
-
-def is_visible(context: Context, product: str, run_id: str) -> bool:
-    """Return whether readers see what a run published, as the rows of the pointer table say."""
-    return pointer.visible_publication(context.versions.history(product), run_id) is not None
-
-
-def require_whole_rollback(context: Context, ways: Mapping[str, RollbackTarget]) -> None:
-    """Raise Blocked when a rollback would take some pinned products of a cascade, not all.
-
-    Readers would see a mix of what became visible by one commit. `ways` are the rollbacks that are
-    done by one commit, by product. A run whose plan was edited is not looked at, so that it keeps
-    no wrong rows at readers.
-    """
-    for way in ways.values():
-        for run_id in (*way.runs_rolled_back, *way.runs_reinstated):
-            is_back = run_id in way.runs_reinstated
-            with suppress(errors.Tampered):
-                _require_others_alike(context, run_id, set(ways), becomes_visible=is_back)
-
-
-def _require_others_alike(
-    context: Context, run_id: str, products: set[str], *, becomes_visible: bool
-) -> None:
-    plan = context.runs.plan(run_id)
-    if plan.cascade is None:
-        return
-    cascade_id = plan.cascade.cascade_id
-    first = context.runs.plan(plan.cascade.first_run_id)
-    pinned = _pinned_runs(first.cascade.nodes if first.cascade else ())
-    if run_id not in pinned:
-        return
-    left = sorted(
-        product
-        for other, product in pinned.items()
-        if product not in products and is_visible(context, product, other) is not becomes_visible
-    )
-    if left:
-        verb = "publish" if becomes_visible else "rollback"
-        more = () if becomes_visible else ("--reason", "TEXT")
-        raise errors.Blocked(
-            f"{run_id} of {plan.product} belongs to {cascade_id}, whose pinned products change "
-            f"by one commit: readers would see a mix with {', '.join(left)}",
-            state="nothing was rolled back",
-            fix=command_line(verb, cascade_id, *more),
-        )
 
 
 def _require_open(context: Context, cascade: Cascade) -> None:

@@ -3,12 +3,14 @@
 A publication that meets a conflict is released first. Then a revision is planned on the target's
 new head. Each step is a verb that may be repeated: after a crash the same command on either run
 continues.
+
+What plans, stages and validates is loaded when a revision needs it: a preview loads none of it.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance
@@ -17,11 +19,6 @@ from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning import stages
 from lakehouse_backfill.core.planning.inputs.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.other_runs import supersede_revised_run
-from lakehouse_backfill.core.planning.plan import (
-    DeclaredRun,
-    make_plan,
-    register_plan,
-)
 from lakehouse_backfill.core.planning.target.catch_up import (
     accepted_rows_and_checksum,
     next_catch_up_attempt,
@@ -31,10 +28,7 @@ from lakehouse_backfill.core.planning.target.catch_up import (
 )
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.candidates import FindReused
-from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import deletions
-from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.labels.grains import whole_grains_of
@@ -48,6 +42,10 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     Unsupported,
 )
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.planning.plan import DeclaredRun
+    from lakehouse_backfill.core.staging.candidates import FindReused
 
 CLOSED_STATES = {RunState.CANCELLED, RunState.SUPERSEDED}
 
@@ -139,6 +137,9 @@ def stage_and_validate(
     Spark if it has to compute. `replayer`, by default who acts, needs the permission to replay the
     input. `find_reused` is handed to staging.
     """
+    from lakehouse_backfill.core.staging.stage import stage
+    from lakehouse_backfill.core.validation.validate import validate
+
     run_id, progress = status.run_id, dict[str, Any]()
     plan = context.runs.plan(run_id)
     if stages.next_phase(plan, status.state) == "staging":
@@ -170,6 +171,8 @@ def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
 
 def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
     """Plan the revision that follows the live commits; raise `error` where none may."""
+    from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+
     revision = _find_planned_revision(context, plan)
     if revision is None:
         attempt = _next_attempt(context, plan, error)
@@ -228,6 +231,8 @@ def _find_planned_revision(context: Context, plan: Plan) -> Plan | None:
 
 
 def _declaration_of(plan: Plan) -> DeclaredRun:
+    from lakehouse_backfill.core.planning.plan import DeclaredRun
+
     resolved = plan.resolved
     references = resolved.manifest.reference_data
     return DeclaredRun(

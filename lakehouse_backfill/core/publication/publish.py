@@ -24,7 +24,6 @@ from lakehouse_backfill.core.publication.expose import (
     expose_result,
     preview_result,
 )
-from lakehouse_backfill.core.publication.progressive import publish_in_steps
 from lakehouse_backfill.core.publication.publication import (
     AcceptedRun,
     DrivenRun,
@@ -232,6 +231,8 @@ def _finish_landed(driver: _Driver) -> dict[str, PublishOutcome]:
 
 def _publish_accepted(driver: _Driver) -> dict[str, PublishOutcome]:
     """Publish all runs by one move of their pointers; or one run at once, or step by step."""
+    from lakehouse_backfill.core.publication.progressive import publish_in_steps
+
     runs = driver.accept()
     published: list[tuple[Publication, CommitResult | None]]
     if driver.is_group:

@@ -23,7 +23,10 @@ _LEFT_OUT = (
     "lakehouse_backfill.adapters.spark",
     "lakehouse_backfill.core.landing.land",
     "lakehouse_backfill.core.migration.migrate",
+    "lakehouse_backfill.core.planning.plan",
     "lakehouse_backfill.core.replay.replay",
+    "lakehouse_backfill.core.staging.stage",
+    "lakehouse_backfill.core.validation.validate",
     "lakehouse_backfill.report",
     "pandas",
     "pyspark",
@@ -37,7 +40,10 @@ from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.project import Project
 Project.open(Path(sys.argv[1])).wiring.create_lake()
 app(["--project", sys.argv[1], "status"], standalone_mode=False)
-import lakehouse_backfill.core.cascade.steps  # a rollback loads it
+# Previews of a publication and of a rollback load these.
+import lakehouse_backfill.core.cascade.visibility
+import lakehouse_backfill.core.publication.publish
+import lakehouse_backfill.core.publication.rollback_preview
 sys.stderr.write(" ".join(sys.modules))
 """
 

@@ -11,6 +11,7 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.cascade import steps
 from lakehouse_backfill.core.cascade.plan import Cascade
+from lakehouse_backfill.core.cascade.visibility import require_whole_rollback
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
@@ -57,16 +58,16 @@ def test_no_pinned_product_is_rolled_back_alone() -> None:
     world, found = published()
     for products in (["s.a"], ["s.r", "s.b"]):
         with pytest.raises(errors.Blocked, match=r"readers would see a mix with s\.") as refused:
-            steps.require_whole_rollback(world.context, ways(world, *products))
+            require_whole_rollback(world.context, ways(world, *products))
         assert refused.value.fix.startswith(f"lakehouse-backfill rollback {found.cascade_id}")
-    steps.require_whole_rollback(world.context, ways(world, "s.r", "s.a", "s.b"))
+    require_whole_rollback(world.context, ways(world, "s.r", "s.a", "s.b"))
 
 
 def test_a_run_of_no_cascade_and_a_followed_one_are_rolled_back_alone() -> None:
     world = World("follow")
     found = world.accepted()
     steps.publish_cascade(world.context, found, "bob")
-    steps.require_whole_rollback(world.context, ways(world, "s.a"))
+    require_whole_rollback(world.context, ways(world, "s.a"))
 
 
 def test_a_run_whose_plan_was_edited_keeps_nothing_at_readers(
@@ -79,7 +80,7 @@ def test_a_run_whose_plan_was_edited_keeps_nothing_at_readers(
         raise errors.Tampered(f"the plan of {run_id} was edited")
 
     monkeypatch.setattr(world.context.runs, "plan", edited)
-    steps.require_whole_rollback(world.context, found)
+    require_whole_rollback(world.context, found)
 
 
 @pytest.mark.req("U2")
