@@ -20,7 +20,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.project import Project
 
 PRODUCTS = 50

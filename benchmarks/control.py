@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.publication import Publication
 
 READ_S = 0.05

@@ -15,7 +15,7 @@ NAME = f"lake.{TABLE}"
 def session(folder: Path, memory: str) -> Any:
     """Start the session of a project whose catalog is the lake's."""
     from lakehouse_backfill.adapters.spark.session.session import open_session
-    from lakehouse_backfill.domain.contract import Profile
+    from lakehouse_backfill.domain.profile import Profile
 
     catalog = {"name": "lake", "type": "sql", **properties(folder)}
     spark = {"spark.master": "local[2]", "spark.driver.memory": memory}

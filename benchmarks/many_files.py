@@ -28,14 +28,13 @@ from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublishe
 from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import (
+from lakehouse_backfill.domain.profile import Profile
+from lakehouse_backfill.domain.publication import Publication, PublicationAction
+from lakehouse_backfill.domain.tables.commits import (
     AdoptRequest,
     CommitResult,
     PartitionRestore,
-    Publication,
-    PublicationAction,
     RevertRequest,
 )
 

@@ -31,8 +31,8 @@ from benchmarks.wide_table import FIELD, fill
 from lakehouse_backfill.adapters.iceberg.avro_files import read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.partitions import Scope, labels_between
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.project import Project
 
 PER_PARTITION = 50

@@ -22,7 +22,7 @@ from pyiceberg.table import refs, snapshots
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.checks import RowRule
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord

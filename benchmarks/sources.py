@@ -162,7 +162,7 @@ class BareSpark:
 
     def __init__(self, folder: Path, topic: Topic, asked: argparse.Namespace) -> None:
         from lakehouse_backfill.adapters.spark.session.session import open_session
-        from lakehouse_backfill.domain.contract import Profile
+        from lakehouse_backfill.domain.profile import Profile
 
         lake = folder / "spark lake"
         lake.mkdir()

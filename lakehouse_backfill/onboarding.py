@@ -31,13 +31,15 @@ from lakehouse_backfill.core.planning.target.isolation import choose_isolation
 from lakehouse_backfill.core.retention.maintain import CONTROL_FILES_GRACE
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.labels.values import width_of
-from lakehouse_backfill.domain.table import Capabilities, TableInfo
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, Unsupported
 from lakehouse_backfill.results import proof
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.evidence.staleness import ProductStatus
-    from lakehouse_backfill.domain.contract import Contract, Isolation
+    from lakehouse_backfill.domain.contract import Contract
+    from lakehouse_backfill.domain.profile import Isolation
     from lakehouse_backfill.wiring.adapters import Adapters
 
 

@@ -31,7 +31,7 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     shift_label,
 )
-from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
+from lakehouse_backfill.domain.tables.table import Column, PartitionField, TableInfo
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.evidence.staleness import ProductStatus

@@ -14,7 +14,7 @@ from lakehouse_backfill.config.faults import (
     suggest_name,
 )
 from lakehouse_backfill.config.yaml_lines import YamlDocument
-from lakehouse_backfill.domain.contract import Profile, Profiles
+from lakehouse_backfill.domain.profile import Profile, Profiles
 from lakehouse_backfill.errors import ConfigError, Fault
 
 EMBEDDED_PROFILE = "embedded"

@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from lakehouse_backfill.config.defaults import ProjectDefaults
-from lakehouse_backfill.domain.contract import Contract, Profiles
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.profile import Profiles
 from lakehouse_backfill.domain.sources.declaration import SourceDeclaration
 from lakehouse_backfill.domain.sources.events import EventStoreDeclaration
 from lakehouse_backfill.domain.sources.migration import MigrationDeclaration

@@ -1,8 +1,7 @@
-"""Results of the gates, the edge check and the diff, with anomalies and distribution shifts.
+"""Results of the gates, of the edge check and of anomaly checks; rules of expectation suites.
 
-Rules that rows must meet, as engines count them; each is the translation of an expectation.
-
-A null value breaks no rule but `NotNull`; where a comparison gives null, nothing is broken either.
+A rule is the translation of an expectation, as engines count the rows that break it. A null value
+breaks no rule but `NotNull`; where a comparison gives null, nothing is broken either.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lakehouse_backfill.domain.guards.privacy import Redaction
+from lakehouse_backfill.domain.comparison.diff import Diff
 from lakehouse_backfill.domain.serialization import Value, added_later
-from lakehouse_backfill.domain.table import AddedColumn
 
 
 class Anomaly(Value):
@@ -38,38 +36,6 @@ class AnomalyReport(Value):
     judged: int
     too_little: int
     found: tuple[Anomaly, ...] = ()
-
-
-class DistributionBar(Value):
-    """A share of the rows on both sides: of one category, or of the numbers from `low` on."""
-
-    name: str
-    old: float
-    new: float
-    low: float | None = None
-    high: float | None = None
-
-
-class Distribution(Value):
-    """How far a column's values moved: an index for categories, a distance for numbers.
-
-    `psi`: population stability index; `ks`: greatest distance of the two cumulative shares. Only a
-    value above `limit` counts; the limit allows for chance.
-    """
-
-    test: Literal["psi", "ks"]
-    value: float
-    limit: float
-    bars: tuple[DistributionBar, ...] = ()
-    is_unjudged: bool = added_later(
-        default=False,
-        description="Whether one range of numbers holds nearly all of both sides: nothing is told.",
-    )
-
-    @property
-    def is_shifted(self) -> bool:
-        """Whether the values moved by more than the limit."""
-        return self.value > self.limit
 
 
 CheckGroup = Literal[
@@ -136,99 +102,6 @@ class CheckResult(Value):
         return self.judged and not (
             self.group in _MAYBE_UNJUDGED and self.detail.startswith(_UNJUDGED_DETAILS)
         )
-
-
-class PartitionDiff(Value):
-    """Rows by key in one partition (None: the diff is not by partition)."""
-
-    partition: str | None
-    old_rows: int
-    new_rows: int
-    added: int
-    removed: int
-    changed: int
-    unchanged: int
-
-
-class ColumnDiff(Value):
-    """How one non-key column differs: rows changed, and its distribution on both sides."""
-
-    name: str
-    changed: int
-    old: dict[str, Any]
-    new: dict[str, Any]
-    shift: float | None = None
-    distribution: Distribution | None = added_later(
-        None, "How its values are spread on both sides, and how far that moved."
-    )
-
-
-class DiffSample(Value):
-    """One differing row: its key, the kind of difference, and the differing values."""
-
-    kind: Literal["added", "removed", "changed"]
-    key: dict[str, Any]
-    old: dict[str, Any] | None
-    new: dict[str, Any] | None
-
-
-class CellDiff(Value):
-    """How many rows of one partition changed in one column; only cells above zero are kept."""
-
-    partition: str | None
-    column: str
-    changed: int
-
-
-class SharedFiles(Value):
-    """How many live data files both sides share, and how many only one has."""
-
-    shared: int
-    old_only: int
-    new_only: int
-
-
-class Diff(Value):
-    """Old against new; shared files count as unchanged.
-
-    The sums of `partitions` are the `summary`.
-    """
-
-    old: str
-    new: str
-    key: tuple[str, ...]
-    summary: PartitionDiff
-    partitions: tuple[PartitionDiff, ...]
-    columns: tuple[ColumnDiff, ...]
-    samples: tuple[DiffSample, ...]
-    files: SharedFiles
-    engine: Literal["local", "spark"]
-    how: str = added_later("", "How the work was divided, and why.")
-    duplicate_keys: int = 0
-    cells: tuple[CellDiff, ...] = ()
-    added_columns: tuple[AddedColumn, ...] = added_later(
-        (), "Columns that the run adds, with the compared rows that hold a value in them."
-    )
-
-
-def redact_sample(sample: DiffSample, redaction: Redaction) -> DiffSample:
-    """Return a sample without the values of redacted columns."""
-    sides = [None if side is None else redaction.row(side) for side in (sample.old, sample.new)]
-    return DiffSample(kind=sample.kind, key=redaction.row(sample.key), old=sides[0], new=sides[1])
-
-
-def redact_column(column: ColumnDiff, redaction: Redaction) -> ColumnDiff:
-    """Return a redacted column with the counts alone: how many changed, are null, are distinct."""
-    if not redaction.hides(column.name):
-        return column
-    old, new = (
-        {name: side.get(name) for name in ("nulls", "distinct")}
-        for side in (column.old, column.new)
-    )
-    distribution = column.distribution and column.distribution.model_copy(update={"bars": ()})
-    return column.model_copy(
-        update={"old": old, "new": new, "shift": None, "distribution": distribution}
-    )
 
 
 class PartitionBalance(Value):
@@ -409,3 +282,16 @@ class SuiteEntry:
     rule: RowRule | RowCount | None
     is_of_rows: bool
     limit: Any = None
+
+
+class StoredCheck(Value):
+    """One comparison of stored state with accepted state; `because` names the method.
+
+    `ok` is None where nothing could be compared; `because` then gives the reason.
+    """
+
+    name: str
+    ok: bool | None
+    expected: Any = None
+    found: Any = None
+    because: str = ""

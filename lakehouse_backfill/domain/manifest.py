@@ -32,7 +32,7 @@ from lakehouse_backfill.domain.serialization import (
     added_later,
 )
 from lakehouse_backfill.domain.stateful.declaration import Stateful
-from lakehouse_backfill.domain.table import SchemaStep
+from lakehouse_backfill.domain.tables.schema_change import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 
 RowValue = Annotated[bool | date | datetime | int | str | None, KeepNumericText]

@@ -22,7 +22,9 @@ from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
 from lakehouse_backfill.domain.sources.topic_offsets import TopicPin, TopicWindow
 from lakehouse_backfill.domain.stateful.declaration import StateStart
-from lakehouse_backfill.domain.table import Column, SchemaChange, SpecPartitions
+from lakehouse_backfill.domain.tables.files import SpecPartitions
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
+from lakehouse_backfill.domain.tables.table import Column
 
 WritePath = Literal["pyiceberg", "java", "rewrite"]
 

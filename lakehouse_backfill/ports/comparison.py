@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from lakehouse_backfill.domain.checks import Diff
-from lakehouse_backfill.domain.diff import DiffPreview
+from lakehouse_backfill.domain.comparison.diff import Diff, DiffPreview
 from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, Redaction
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.domain.partitions import RowRange, Scope
-from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
@@ -23,7 +21,8 @@ from lakehouse_backfill.domain.sources.topics import (
     TopicRequest,
     TopicState,
 )
-from lakehouse_backfill.domain.table import SchemaChange
+from lakehouse_backfill.domain.tables.commits import CommitResult
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
 
 

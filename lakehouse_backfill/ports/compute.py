@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 from lakehouse_backfill.domain import catch_up, checks
 from lakehouse_backfill.domain.checks import RowRule, SuiteEntry
+from lakehouse_backfill.domain.comparison.attribution import ComparedState, Factor, InputChange
+from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
+from lakehouse_backfill.domain.comparison.diff import DiffSample
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
-from lakehouse_backfill.domain.diff import Checksum, ComparedState, Factor, InputChange, Repetition
 from lakehouse_backfill.domain.guards.privacy import (
     NOTHING_HIDDEN,
     MaskedColumn,
@@ -27,7 +29,7 @@ from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, Period, Rejects
-from lakehouse_backfill.domain.table import SchemaChange
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -63,7 +65,7 @@ class RowPattern:
     values: tuple[int, ...]
     rows: int
     columns: dict[str, int]
-    samples: tuple[checks.DiffSample, ...]
+    samples: tuple[DiffSample, ...]
     partition: str
 
 

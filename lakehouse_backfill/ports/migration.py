@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.sources.migration import (
     MigrationPart,
     MigrationState,

@@ -16,30 +16,33 @@ from typing import Protocol
 
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
+from lakehouse_backfill.domain.comparison.checksums import FileBytes
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.diff import FileBytes
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.publication import (
-    CloneCommit,
-    NewSchema,
-    PartitionContent,
-    SwapCommit,
-)
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.sources.topic_offsets import LandedEvents, TableLanding
-from lakehouse_backfill.domain.table import (
-    Capabilities,
-    CatalogMovements,
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
+from lakehouse_backfill.domain.tables.commits import (
+    AdoptRequest,
+    ChunkCommit,
+    CloneCommit,
+    CommitResult,
+    NewSchema,
+    PartitionContent,
+    PartitionRestore,
+    RequiredRewrite,
+    RevertRequest,
+    SwapCommit,
+)
+from lakehouse_backfill.domain.tables.files import (
     ColumnSpan,
     LiveFile,
     MetadataFile,
     ScanEstimate,
-    SchemaChange,
     ScopedFiles,
-    Snapshot,
-    TableInfo,
-    TableRef,
 )
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
+from lakehouse_backfill.domain.tables.table import CatalogMovements, Snapshot, TableInfo, TableRef
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -253,7 +256,7 @@ class Shadows(Protocol):
         """
         ...
 
-    def chunks(self, shadow: str) -> tuple[publication.ChunkCommit, ...]:
+    def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
         ...
 
@@ -306,7 +309,7 @@ class Publisher(Protocol):
     """Metadata-only commits on a target or a shadow, always as a child of its current head."""
 
     @side_effect
-    def adopt(self, request: publication.AdoptRequest) -> publication.CommitResult:
+    def adopt(self, request: AdoptRequest) -> CommitResult:
         """Swap the shadow's files in. Only commits that touch the scope conflict.
 
         Raises TargetChanged (names snapshot, operation, writer, partitions), TooBusy,
@@ -315,7 +318,7 @@ class Publisher(Protocol):
         ...
 
     @side_effect
-    def revert(self, request: publication.RevertRequest) -> publication.CommitResult:
+    def revert(self, request: RevertRequest) -> CommitResult:
         """Restore earlier contents of partitions, with their original sequence numbers.
 
         Rewritten partitions get the files of their shadow. Raises Unsupported when a partition that
@@ -324,7 +327,7 @@ class Publisher(Protocol):
         ...
 
     @side_effect
-    def carry(self, request: CarryRequest) -> publication.ChunkCommit:
+    def carry(self, request: CarryRequest) -> ChunkCommit:
         """Add the partitions of another shadow to a shadow as they are, in one commit.
 
         Returns a chunk that is already there unchanged. Raises RunMoved once the shadow is fenced
@@ -333,8 +336,8 @@ class Publisher(Protocol):
         ...
 
     def rewrites(
-        self, target: str, field: ScopeField, restores: tuple[publication.PartitionRestore, ...]
-    ) -> tuple[publication.RequiredRewrite, ...]:
+        self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
+    ) -> tuple[RequiredRewrite, ...]:
         """Return the partitions that cannot be restored by re-adding their files, and why."""
         ...
 
@@ -342,11 +345,11 @@ class Publisher(Protocol):
         """Describe the commit that changed rows of the scope since then; ignore compactions."""
         ...
 
-    def prove(self, request: publication.AdoptRequest) -> None:
+    def prove(self, request: AdoptRequest) -> None:
         """Check the shadow as `adopt` does, with the same errors, before anything is reserved."""
         ...
 
-    def preview(self, request: publication.AdoptRequest | publication.RevertRequest) -> None:
+    def preview(self, request: AdoptRequest | RevertRequest) -> None:
         """Check what `adopt` or `revert` does, with the same errors; nothing is written."""
         ...
 
@@ -368,9 +371,7 @@ class Publisher(Protocol):
         """
         ...
 
-    def find(
-        self, target: str, token: str, *, finalise: bool = True
-    ) -> publication.CommitResult | None:
+    def find(self, target: str, token: str, *, finalise: bool = True) -> CommitResult | None:
         """Look in the target for the commit of publication `token`.
 
         Finishes an interrupted swap by rows, which may start Spark and writes tags. With

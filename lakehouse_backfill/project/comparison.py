@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill import results
 from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import NotFound
 from lakehouse_backfill.project.base import ProjectBase
 

@@ -113,7 +113,7 @@ class ProofCommands(ProjectBase):
         """
         from lakehouse_backfill.core.evidence.document import evidence_document
         from lakehouse_backfill.core.evidence.verification.verify import verify
-        from lakehouse_backfill.domain.table import StoredCheck
+        from lakehouse_backfill.domain.checks import StoredCheck
         from lakehouse_backfill.report import page
 
         found = verify(self.wiring.context, run, deep=deep)

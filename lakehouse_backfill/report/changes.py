@@ -12,8 +12,9 @@ from typing import Any
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.checks import Distribution, MeasureTotal, ValidationResult
-from lakehouse_backfill.domain.diff import CAUSE_CLASSES, describe_factors
+from lakehouse_backfill.domain.checks import MeasureTotal, ValidationResult
+from lakehouse_backfill.domain.comparison.attribution import CAUSE_CLASSES, describe_factors
+from lakehouse_backfill.domain.comparison.diff import Distribution
 from lakehouse_backfill.report import charts, html
 from lakehouse_backfill.report.charts import Amount
 from lakehouse_backfill.report.dossier import Dossier

@@ -15,7 +15,12 @@ from math import expm1, log1p
 
 from markupsafe import Markup
 
-from lakehouse_backfill.domain.checks import ColumnDiff, Diff, Distribution, DistributionBar
+from lakehouse_backfill.domain.comparison.diff import (
+    ColumnDiff,
+    Diff,
+    Distribution,
+    DistributionBar,
+)
 from lakehouse_backfill.report.html import format_number, render, shorten
 
 #: More partitions than this share a cell: a screen shows no more, and the page stays small.

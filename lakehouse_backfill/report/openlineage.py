@@ -14,7 +14,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from lakehouse_backfill.core.evidence.lineage import LineageEdge, LineageRun
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
 
 Facet = dict[str, Any]

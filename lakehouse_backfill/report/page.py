@@ -26,8 +26,8 @@ from lakehouse_backfill.core.evidence.document import evidence_document
 from lakehouse_backfill.core.evidence.status import WAITING_FOR_PEOPLE, list_runs
 from lakehouse_backfill.core.planning.stages import Phase, Stage, plan_stages
 from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.domain.checks import StoredCheck
 from lakehouse_backfill.domain.serialization import digest
-from lakehouse_backfill.domain.table import StoredCheck
 from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
 from lakehouse_backfill.report import break_glass, changes, lineage, summary
 from lakehouse_backfill.report.dossier import Dossier

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval.decisions import waive_command
 from lakehouse_backfill.core.planning.target import column_scope, row_changes
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.tables.schema_change import describe_schema_step
 from lakehouse_backfill.report import html
 from lakehouse_backfill.report.changes import parse_amount
 from lakehouse_backfill.report.dossier import ENDING_WORDS, CheckVerdict, Dossier
@@ -56,7 +56,7 @@ def heading_facts(dossier: Dossier) -> dict[str, Any]:
     return {
         "state": {"tone": tone, "text": f"{symbol} {_state_text(dossier)}"},
         "schema_steps": [
-            table.describe_schema_step(step) for step in resolved.manifest.target.schema_change
+            describe_schema_step(step) for step in resolved.manifest.target.schema_change
         ],
         "intolerant": [
             one.name for one in resolved.contract.consumers or () if not one.tolerates_restatement

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from typing_extensions import Self
 
-    from lakehouse_backfill.domain.checks import PartitionDiff
+    from lakehouse_backfill.domain.comparison.diff import PartitionDiff
     from lakehouse_backfill.errors import BackfillError
     from lakehouse_backfill.results.comparison import DiffResult
     from lakehouse_backfill.results.plans import PlanResult

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakehouse_backfill.domain import checks, diff
-from lakehouse_backfill.domain.table import AddedColumn
+from lakehouse_backfill.domain import checks
+from lakehouse_backfill.domain.comparison import diff
+from lakehouse_backfill.domain.comparison.diff import (
+    AddedColumn,
+    CellDiff,
+    ColumnDiff,
+    Diff,
+    DiffSample,
+    PartitionDiff,
+    SharedFiles,
+)
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Result, optional
 
@@ -23,22 +32,22 @@ class DiffResult(_Compared):
     old: str
     new: str
     key: tuple[str, ...]
-    summary: checks.PartitionDiff
-    partitions: tuple[checks.PartitionDiff, ...]
-    columns: tuple[checks.ColumnDiff, ...]
-    samples: tuple[checks.DiffSample, ...]
-    files: checks.SharedFiles
+    summary: PartitionDiff
+    partitions: tuple[PartitionDiff, ...]
+    columns: tuple[ColumnDiff, ...]
+    samples: tuple[DiffSample, ...]
+    files: SharedFiles
     engine: str
     how: str | None = optional()
     duplicate_keys: int
-    cells: tuple[checks.CellDiff, ...]
+    cells: tuple[CellDiff, ...]
     added_columns: tuple[AddedColumn, ...] | None = optional()
     equal: bool
     engine_choice: diff.EngineChoice | None = optional()
     attribution: Mapping[str, Any] | None = optional()
 
     @classmethod
-    def of(cls, diff: checks.Diff, choice: diff.EngineChoice | None = None) -> DiffResult:
+    def of(cls, diff: Diff, choice: diff.EngineChoice | None = None) -> DiffResult:
         """Describe a diff, and why its engine was chosen."""
         summary = diff.summary
         return cls.from_fields(

@@ -18,7 +18,8 @@ from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.partitions import Chunk, ScopeField
 from lakehouse_backfill.domain.run import RunStatus
 from lakehouse_backfill.domain.sources.topic_offsets import TopicPin
-from lakehouse_backfill.domain.table import SpecPartitions, describe_schema_step
+from lakehouse_backfill.domain.tables.files import SpecPartitions
+from lakehouse_backfill.domain.tables.schema_change import describe_schema_step
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, optional
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line
-from lakehouse_backfill.domain.table import Capabilities, StoredCheck
+from lakehouse_backfill.domain.checks import StoredCheck
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.results.base import Record, Result, optional
 
 if TYPE_CHECKING:

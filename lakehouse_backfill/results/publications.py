@@ -10,6 +10,7 @@ from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.domain.tables.commits import CommitResult, RequiredRewrite
 from lakehouse_backfill.errors import BackfillError, OutcomeUnknown
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.runs import run_fields
@@ -74,7 +75,7 @@ class PublishResult(RunResult):
         )
 
 
-def _swap_fields(swap: publication.CommitResult | None) -> dict[str, Any]:
+def _swap_fields(swap: CommitResult | None) -> dict[str, Any]:
     """Return what a swap changed; zeros where there was none."""
     counts = ("files_added", "files_removed", "rows_added", "rows_removed")
     return {
@@ -166,7 +167,7 @@ class RollbackPreviewResult(Result):
     unchanged: tuple[str, ...]
     runs_undone: tuple[str, ...]
     runs_reinstated: tuple[str, ...]
-    rewritten: tuple[publication.RequiredRewrite, ...]
+    rewritten: tuple[RequiredRewrite, ...]
     columns_stay: tuple[str, ...]
     messages_lost: tuple[str, ...] | None = optional()
 

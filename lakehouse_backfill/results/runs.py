@@ -16,12 +16,13 @@ from lakehouse_backfill.domain.checks import (
     EdgeReport,
     MeasureTotal,
     PartitionBalance,
-    PartitionDiff,
     ValidationResult,
 )
+from lakehouse_backfill.domain.comparison.diff import PartitionDiff
 from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
-from lakehouse_backfill.domain.table import TableInfo, parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult

@@ -39,8 +39,9 @@ from lakehouse_backfill.config.faults import (
 )
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
 from lakehouse_backfill.config.project_files import find_file_hash, hash_run_files
-from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import Compute
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, attach_error_field
 from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.ports.system import Progress

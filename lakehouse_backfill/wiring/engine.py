@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.config.contracts import may_restrict_columns
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import BackfillError, NotFound
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.wiring.adapters import STATE_FOLDER

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.guards.compute import (
     PLACE_SETTING,
     REMOTE,
@@ -12,6 +11,7 @@ from lakehouse_backfill.domain.guards.compute import (
     require_apart,
 )
 from lakehouse_backfill.domain.manifest import Compute
+from lakehouse_backfill.domain.profile import Profile
 
 if TYPE_CHECKING:
     from lakehouse_backfill.wiring.adapters import Adapters

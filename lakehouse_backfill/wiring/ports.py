@@ -24,9 +24,9 @@ from lakehouse_backfill.adapters.system.process import (
 from lakehouse_backfill.config.faults import PROFILES_FILE, locate_errors, resolve_inside
 from lakehouse_backfill.config.project_files import file_hash
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.wiring import places

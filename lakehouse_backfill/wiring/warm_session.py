@@ -31,7 +31,7 @@ from lakehouse_backfill.adapters.spark.session.warm_session import (
 )
 from lakehouse_backfill.adapters.system.process import driver_name, is_driver_alive
 from lakehouse_backfill.config.contracts import may_restrict_columns
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.wiring.adapters import STATE_FOLDER

@@ -26,7 +26,7 @@ from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import ExcludedRows, RestoreChunk
 from lakehouse_backfill.domain.checks import RowRule
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.table import branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
 from tests.chaos.faults import Both, Kill, Skewed, Stop
 from tests.chaos.lab import BY, PROFILES, SCOPE, TARGET, Lab
 from tests.chaos.oracle import facts

@@ -16,8 +16,13 @@ from sqlalchemy.exc import OperationalError
 from benchmarks.wide_table import FIELD, FIRST_HOUR, fill, stage
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.tables.commits import (
+    AdoptRequest,
+    CommitResult,
+    PartitionRestore,
+    RevertRequest,
+)
 from tests.chaos.crowd import Beside, catalog_of
 
 TABLE, SHADOW = "silver.wide", "shadow.wide"
@@ -86,8 +91,8 @@ class Wide:
         assert found is not None
         return found.snapshot_id
 
-    def adopt(self) -> publication.CommitResult:
-        request = publication.AdoptRequest(
+    def adopt(self) -> CommitResult:
+        request = AdoptRequest(
             target=TABLE,
             base_snapshot_id=self.base,
             shadow=SHADOW,
@@ -100,13 +105,13 @@ class Wide:
         )
         return IcebergPublisher(self.catalog, BUDGET_S).adopt(request)
 
-    def revert(self, swap: publication.CommitResult) -> publication.CommitResult:
-        back = publication.PartitionRestore(
+    def revert(self, swap: CommitResult) -> CommitResult:
+        back = PartitionRestore(
             partitions=SCOPE.partitions,
             restore_snapshot_id=swap.before_snapshot_id,
             since_snapshot_id=swap.snapshot_id,
         )
-        request = publication.RevertRequest(
+        request = RevertRequest(
             target=TABLE,
             scope=SCOPE,
             restores=(back,),

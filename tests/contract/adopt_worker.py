@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
 from lakehouse_backfill.errors import BackfillError
 from tests.support.lakes.tables import Kit
 

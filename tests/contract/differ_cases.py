@@ -39,7 +39,7 @@ from pyiceberg.types import (
     StructType,
 )
 
-from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.comparison.diff import Diff
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.comparison import DiffRequest

@@ -13,7 +13,7 @@ from pyiceberg.types import StringType
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS, PUBLICATION_PROPERTY
 from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope
-from lakehouse_backfill.domain.publication import CommitResult
+from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.errors import (
     ChecksFailed,
     Conflict,

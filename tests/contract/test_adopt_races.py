@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
 from tests.support.lakes.tables import DAY, Kit, row
 
 DAYS = ("2013-02-01", "2013-02-02")

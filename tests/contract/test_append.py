@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 

@@ -16,7 +16,8 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     EPOCH_PROPERTY,
     NEVER_EXPIRES_MS,
 )
-from lakehouse_backfill.domain.table import SchemaStep, branch_shadow, parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow, parse_branch_shadow
+from lakehouse_backfill.domain.tables.schema_change import SchemaStep
 from lakehouse_backfill.errors import CatalogDown, Conflict, RunMoved, Unsupported
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, _arrow, row
 

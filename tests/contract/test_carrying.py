@@ -9,7 +9,7 @@ import pytest
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.domain.catch_up import CarryRequest
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import AdoptRequest, ChunkCommit
+from lakehouse_backfill.domain.tables.commits import AdoptRequest, ChunkCommit
 from lakehouse_backfill.errors import RunMoved, TargetChanged, Unsupported
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 

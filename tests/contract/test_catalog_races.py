@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from tests.support.forks import FORKS
 
 ROUNDS, PROCESSES = 4, 3

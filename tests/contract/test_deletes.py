@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope
-from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged, Unsupported
 from tests.support.lakes.deletes import hide, hide_equal, rewritten
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row

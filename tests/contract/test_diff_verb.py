@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.core.comparison.diff import choose_engine
-from lakehouse_backfill.domain.diff import Checksum, FileFingerprint, FileTotals
+from lakehouse_backfill.domain.comparison.checksums import Checksum, FileFingerprint
+from lakehouse_backfill.domain.comparison.diff import FileTotals
 from lakehouse_backfill.domain.partitions import ScopeField
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.project import Project
 from tests.contract.differ_cases import SIMPLE, Maker, append, day, overwrite, simple

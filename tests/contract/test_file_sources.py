@@ -18,7 +18,7 @@ from lakehouse_backfill.config.sources import find_source
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.sources.landings import LandingState
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 from lakehouse_backfill.errors import (
     Blocked,
     ConfigError,

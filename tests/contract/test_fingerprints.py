@@ -15,7 +15,7 @@ from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.schemas import FILE_FINGERPRINT
 from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
-from lakehouse_backfill.domain.diff import Checksum, FileBytes, FileFingerprint
+from lakehouse_backfill.domain.comparison.checksums import Checksum, FileBytes, FileFingerprint
 from lakehouse_backfill.errors import NotFound, Tampered
 from lakehouse_backfill.ports.control import Evidence
 from tests.support.fakes.control import FakeEvidence

@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import ChunkFacts
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 from lakehouse_backfill.errors import Unsupported
 from tests.support.examples.plans import a_plan
 from tests.support.lakes.tables import TARGET, Kit, field_of, row

@@ -8,8 +8,8 @@ import pytest
 
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
 from lakehouse_backfill.domain.partitions import partition_row_range
-from lakehouse_backfill.domain.publication import PartitionRestore, RevertRequest
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.commits import PartitionRestore, RevertRequest
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import Conflict, NotFound, RunMoved, TargetChanged, WriteForbidden
 from tests.support.lakes.both import (
     DAYS,

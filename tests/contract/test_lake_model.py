@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, RevertRequest
+from lakehouse_backfill.domain.tables.commits import AdoptRequest, CommitResult, RevertRequest
 from lakehouse_backfill.errors import TargetChanged
 from tests.support.lakes.deletes import Granularity, hide, rewritten
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, Row, row

@@ -14,11 +14,13 @@ from pyiceberg.types import StringType
 from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog, translate_errors
 from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS
-from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition, Profile
+from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
 from lakehouse_backfill.domain.partitions import ScopeField, partition_row_range
-from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
-from lakehouse_backfill.domain.table import PartitionField, ScanEstimate, TableRef
+from lakehouse_backfill.domain.tables.commits import ChunkCommit
+from lakehouse_backfill.domain.tables.files import ScanEstimate
+from lakehouse_backfill.domain.tables.table import PartitionField, TableRef
 from lakehouse_backfill.errors import CatalogDown, ConfigError, Conflict, NotFound, Unsupported
 from tests.support.lakes.tables import (
     DAY,

@@ -14,8 +14,8 @@ import pytest
 
 from lakehouse_backfill.adapters.local.measuring import LocalMeasurer
 from lakehouse_backfill.adapters.local.row_hash import checksum_of, row_hashes, shape_of
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Measure
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import Unsupported
 from tests.support.lakes.tables import TARGET, Kit, Row, field_of, row

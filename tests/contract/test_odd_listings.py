@@ -17,9 +17,9 @@ from lakehouse_backfill.adapters.local.diff.layout import batch_files, choose_la
 from lakehouse_backfill.adapters.local.scan import plan_scan
 from lakehouse_backfill.core.comparison.diff import with_known_equal
 from lakehouse_backfill.core.validation.gates import check_outside_unchanged
-from lakehouse_backfill.domain.diff import FileTotals
+from lakehouse_backfill.domain.comparison.diff import FileTotals
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import Tampered
 from tests.contract.differ_cases import DAY, SIMPLE, Built, Maker, append, day, simple
 from tests.contract.differ_file_cases import FILE_CASES

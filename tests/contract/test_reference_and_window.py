@@ -30,7 +30,7 @@ from lakehouse_backfill.domain.sources.landings import (
     new_landing_id,
     next_state,
 )
-from lakehouse_backfill.domain.table import ColumnSpan
+from lakehouse_backfill.domain.tables.files import ColumnSpan
 from lakehouse_backfill.errors import ConfigError
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.lakes.catalogs import catalog_of

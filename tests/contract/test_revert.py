@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.manifest import ManifestEntry
 
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import CommitResult, PartitionRestore
+from lakehouse_backfill.domain.tables.commits import CommitResult, PartitionRestore
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 

@@ -12,8 +12,9 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids
 from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
-from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.domain.table import AddedColumn, SchemaStep
+from lakehouse_backfill.domain.comparison.diff import AddedColumn
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
+from lakehouse_backfill.domain.tables.schema_change import SchemaStep
 from lakehouse_backfill.errors import Conflict, TargetChanged, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.support.fakes.kills import Killed, killed_at

@@ -15,8 +15,13 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import PUBLICATION_PROPERTY
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
-from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.tables.commits import (
+    REWRITE_PROPERTY,
+    PartitionContent,
+    PartitionRestore,
+    PendingRewrite,
+)
 from lakehouse_backfill.errors import OutcomeUnknown
 from tests.support.lakes.deletes import hide
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit
@@ -34,7 +39,7 @@ class Proof:
         self.tags: list[set[str]] = []
 
     def require_equal(
-        self, table: str, snapshot_id: int, contents: tuple[publication.PartitionContent, ...]
+        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
     ) -> None:
         self.tags.append(tags(self.kit))
 
@@ -61,12 +66,12 @@ def emptied(kit: Kit, *removing: str) -> int:
     cache = ManifestCache()
     gone = ScopedReader(table, SECOND, cache).scope_files(head).data
     others = ScopedReader(table, Scope(field=DAY, partitions=removing), cache).scope_files(head)
-    left = publication.PendingRewrite(
-        contents=(publication.PartitionContent(scope=SECOND),),
+    left = PendingRewrite(
+        contents=(PartitionContent(scope=SECOND),),
         before="lhb-before",
         after="lhb-after",
     )
-    marks = {publication.REWRITE_PROPERTY: left.model_dump_json(), PUBLICATION_PROPERTY: TOKEN}
+    marks = {REWRITE_PROPERTY: left.model_dump_json(), PUBLICATION_PROPERTY: TOKEN}
     change = SnapshotChange(head, tuple(head.manifests(table.io)), {**gone, **others.deletes}, {})
     snapshot = SwapProducer(cache).write_snapshot(table, change, marks, 1)
     commit_snapshot(table, snapshot, {}, TOKEN)
@@ -143,7 +148,7 @@ def test_who_only_reads_proves_and_tags_nothing(kit: Kit) -> None:
 @pytest.mark.req("U12")
 def test_rows_of_a_state_that_may_expire_go_back_through_a_shadow(kit: Kit) -> None:
     before = kit.head()
-    back = publication.PartitionRestore(
+    back = PartitionRestore(
         partitions=SECOND.partitions, restore_snapshot_id=before, since_snapshot_id=emptied(kit)
     )
     table = kit.live.load_table(TARGET)

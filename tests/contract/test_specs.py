@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.table import SpecPartitions
+from lakehouse_backfill.domain.tables.files import SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 from tests.support.lakes.deletes import hide
 from tests.support.lakes.tables import TARGET, Kit, field_of, row

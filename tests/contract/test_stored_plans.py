@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 from lakehouse_backfill.project import Project
 from tests.support.lakes.bad_inputs import BadInputLake, make_lake
 

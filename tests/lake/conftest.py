@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from tests.support.spark.declared import QUICK_JAVA
 from tests.support.spark.lake import COPY_JOB, Lake, PlanMaker
 from tests.support.spark.modes import Make, Modes

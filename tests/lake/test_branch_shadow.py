@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.table import branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
 from lakehouse_backfill.errors import RunMoved
 from tests.support.spark.lake import DAYS, Lake, PlanMaker, no_secret
 

@@ -38,7 +38,7 @@ from lakehouse_backfill.demo.case_lake import (
 from lakehouse_backfill.demo.case_study import OWNER, CaseStudy
 from lakehouse_backfill.demo.lake import copy_project
 from lakehouse_backfill.demo.story import Narrator
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
 from tests.support.oracles.case_sla import case_days

@@ -15,10 +15,10 @@ from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.core.comparison.diff import TableSides, reconcile
 from lakehouse_backfill.core.comparison.fingerprints import partition_checksums
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import Tampered
 from tests.support.fakes.context import context
 from tests.support.fakes.lake import FakeLake

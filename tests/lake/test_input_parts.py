@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark.attribution import row_changes
-from lakehouse_backfill.domain.diff import Cause
+from lakehouse_backfill.domain.comparison.attribution import Cause
 from tests.support.spark.lake import Lake, PlanMaker
 
 CAUSES: tuple[Cause, ...] = ("late_input", "deletion", "upstream")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.adapters.spark import row_hash
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.errors import Unsupported
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from lakehouse_backfill.adapters.spark.dataframes import range_filter
 from lakehouse_backfill.adapters.spark.staging import staging
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
 from lakehouse_backfill.domain.checks import EdgePartition
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, Conflict, NotFound

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
-from lakehouse_backfill.domain.table import Capabilities
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from tests.support.lakes.catalogs import catalog_of
 
 FULL = Capabilities(

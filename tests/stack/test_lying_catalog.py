@@ -13,7 +13,7 @@ from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.domain.table import Capabilities
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from tests.support.examples.plans import a_first_event, a_plan
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import PRODUCT, a_row, bare, move

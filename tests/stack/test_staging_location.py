@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY, staging_folder
-from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
 from tests.stack.catalogs import Catalogs
 from tests.stack.servers import BUCKET, READER, Seaweed
 from tests.support.lakes.catalogs import NAMES_CATALOG, catalog_of

@@ -13,7 +13,7 @@ import yaml
 from lakehouse_backfill.adapters.spark.session import session, settings
 from lakehouse_backfill.adapters.spark.session.settings import ICEBERG_EXTENSIONS, SparkSettings
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import Blocked
 
 pytestmark = pytest.mark.req("X7")

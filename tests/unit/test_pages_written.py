@@ -13,7 +13,8 @@ from lakehouse_backfill.core.planning.plan import DeclaredRun
 from lakehouse_backfill.core.publication import rollback as going_back
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, EnvironmentDown
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.base import Result

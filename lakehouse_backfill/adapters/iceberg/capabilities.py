@@ -32,7 +32,7 @@ from lakehouse_backfill.adapters.iceberg.rest.offers import (
 from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version
-from lakehouse_backfill.domain.table import Capabilities
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.errors import BackfillError, CatalogDown
 
 _PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))

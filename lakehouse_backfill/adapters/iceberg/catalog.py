@@ -37,8 +37,8 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.metadata import require_known_format, view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import adapt_table_names
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.labels import names
+from lakehouse_backfill.domain.profile import Profile
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30

@@ -16,11 +16,11 @@ from pyiceberg.table.snapshots import Snapshot
 from lakehouse_backfill.adapters.iceberg.catalog import fetch_all, load_table, translate_errors
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, describe_live_file
 from lakehouse_backfill.adapters.iceberg.metadata import find_snapshot, schema_of_snapshot
-from lakehouse_backfill.domain.diff import FileBytes
+from lakehouse_backfill.domain.comparison.checksums import FileBytes
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.serialization import digest
-from lakehouse_backfill.domain.table import LiveFile, MetadataFile
+from lakehouse_backfill.domain.tables.files import LiveFile, MetadataFile
 from lakehouse_backfill.errors import NotFound
 
 #: Files read in parallel: a store serves many requests, and hashing releases the GIL.

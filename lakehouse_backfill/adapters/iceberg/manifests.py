@@ -54,7 +54,7 @@ from lakehouse_backfill.domain.partitions import (
     label_sort_key,
     scope_row_ranges,
 )
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import Unsupported
 
 _NEWEST_FORMAT = 3

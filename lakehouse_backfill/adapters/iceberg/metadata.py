@@ -27,8 +27,8 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.types import NestedField, PrimitiveType, StructType
 
 from lakehouse_backfill.core.runs import event_log
-from lakehouse_backfill.domain.publication import ChunkCommit
-from lakehouse_backfill.domain.table import Column, PartitionField, Snapshot, TableInfo
+from lakehouse_backfill.domain.tables.commits import ChunkCommit
+from lakehouse_backfill.domain.tables.table import Column, PartitionField, Snapshot, TableInfo
 from lakehouse_backfill.errors import NotFound, Unsupported
 
 PROPERTY_PREFIX = "lakehouse-backfill."

@@ -35,7 +35,8 @@ from lakehouse_backfill.domain.partitions import (
     partition_start,
     scope_row_ranges,
 )
-from lakehouse_backfill.domain.table import ColumnSpan, LiveFile, TableInfo, visible_rows
+from lakehouse_backfill.domain.tables.files import ColumnSpan, LiveFile, visible_rows
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import Unsupported
 
 _TermFactory = Callable[[str, Any], expr.BooleanExpression]

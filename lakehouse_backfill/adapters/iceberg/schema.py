@@ -29,9 +29,13 @@ from lakehouse_backfill.adapters.iceberg.metadata import ColumnIds, column_ids, 
 from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.labels.names import table_parts, table_text
-from lakehouse_backfill.domain.publication import AdoptRequest, NewSchema
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
-from lakehouse_backfill.domain.table import SchemaChange, renamed_columns, schema_differences
+from lakehouse_backfill.domain.tables.commits import AdoptRequest, NewSchema
+from lakehouse_backfill.domain.tables.schema_change import (
+    SchemaChange,
+    renamed_columns,
+    schema_differences,
+)
 from lakehouse_backfill.errors import ConfigError, Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.tables import CloneCommitter

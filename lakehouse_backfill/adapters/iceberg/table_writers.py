@@ -23,7 +23,7 @@ from lakehouse_backfill.adapters.iceberg.rest.offers import advertised_endpoints
 from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT, choose_write_path
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, TableFacts
-from lakehouse_backfill.domain.table import parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.tables import (
     CloneCommitter,

@@ -62,14 +62,16 @@ from lakehouse_backfill.domain.partitions import (
     Scope,
     ScopeField,
 )
-from lakehouse_backfill.domain.table import (
-    CatalogMovements,
+from lakehouse_backfill.domain.tables.files import (
     ColumnSpan,
     LiveFile,
     ScanEstimate,
     ScopedFiles,
-    Snapshot,
     SpecPartitions,
+)
+from lakehouse_backfill.domain.tables.table import (
+    CatalogMovements,
+    Snapshot,
     TableInfo,
     TableMovement,
     TableRef,

@@ -28,8 +28,8 @@ from lakehouse_backfill.core.validation.partition_totals import (
     state_text,
     state_total_name,
 )
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Measure
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import (
     WHOLE_TABLE_LABEL,
     RowRange,
@@ -38,7 +38,7 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     scope_row_ranges,
 )
-from lakehouse_backfill.domain.table import SchemaChange
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.compute import MeasuredSides, Measuring
 

@@ -14,7 +14,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_reco
 from pyiceberg.schema import Schema
 
 from lakehouse_backfill.adapters.local.row_hash import checksum_of, row_hashes, shape_of
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.ports.migration import PartitionRows
 
 

@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.local import scan
 from lakehouse_backfill.adapters.local.duckdb_engine import start_with_spill_folder
 from lakehouse_backfill.adapters.local.parquet import map_files, stream_file_columns
 from lakehouse_backfill.core.validation.golden import typed_key
-from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import ConfigError, text_of
 
 if TYPE_CHECKING:

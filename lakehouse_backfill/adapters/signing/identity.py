@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.adapters.signing import oidc, ssh
-from lakehouse_backfill.domain.contract import OidcIssuer
 from lakehouse_backfill.domain.identity.statement import (
     NAMESPACE,
     PAYLOAD_TYPE,
     Envelope,
     Signature,
 )
+from lakehouse_backfill.domain.profile import OidcIssuer
 from lakehouse_backfill.errors import ConfigError, NotAllowed
 from lakehouse_backfill.ports.system import CheckedSignature, Identity
 

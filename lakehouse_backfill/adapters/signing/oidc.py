@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from lakehouse_backfill.domain.contract import OidcIssuer
 from lakehouse_backfill.domain.identity.statement import Signature
+from lakehouse_backfill.domain.profile import OidcIssuer
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotAllowed
 from lakehouse_backfill.ports.system import CheckedSignature
 

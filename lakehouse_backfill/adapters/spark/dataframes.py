@@ -39,11 +39,10 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     scope_row_ranges,
 )
-from lakehouse_backfill.domain.publication import StoredTable
-from lakehouse_backfill.domain.table import (
-    BranchHead,
+from lakehouse_backfill.domain.tables.branch_shadow import BranchHead, parse_branch_shadow
+from lakehouse_backfill.domain.tables.commits import StoredTable
+from lakehouse_backfill.domain.tables.schema_change import (
     SchemaChange,
-    parse_branch_shadow,
     renamed_columns,
     widened_columns,
 )

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.session.session import session_number
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import Unsupported
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.cli.render.page import TextPage, read_fields, verdict_mark
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.domain.checks import ColumnDiff, DiffSample, PartitionBalance
-    from lakehouse_backfill.domain.diff import FileTotals
+    from lakehouse_backfill.domain.checks import PartitionBalance
+    from lakehouse_backfill.domain.comparison.diff import ColumnDiff, DiffSample, FileTotals
     from lakehouse_backfill.results import comparison
 
 
@@ -69,7 +69,7 @@ def _with_partition(parts: list[Data], name: str) -> list[Data]:
 
 def _factors_text(group: Data) -> str:
     # The model is loaded by who draws causes, not by every command.
-    from lakehouse_backfill.domain.diff import describe_factors
+    from lakehouse_backfill.domain.comparison.attribution import describe_factors
 
     return describe_factors(group["factors"])
 

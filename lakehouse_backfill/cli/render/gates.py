@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.approval.decisions import FailedGate
     from lakehouse_backfill.domain import checks
     from lakehouse_backfill.domain.catch_up import TableState
+    from lakehouse_backfill.domain.comparison.diff import PartitionDiff
     from lakehouse_backfill.domain.rollout import QueryAnswer
     from lakehouse_backfill.results.publications import DualReadResult
 
@@ -117,7 +118,7 @@ def _verdict_cell(verdict: str) -> Text:
     return Text(verdict, style=_VERDICT_STYLES.get(verdict, "yellow"))
 
 
-def render_row_counts(page: TextPage, summary: checks.PartitionDiff) -> None:
+def render_row_counts(page: TextPage, summary: PartitionDiff) -> None:
     """Draw how many rows changed."""
     text = (
         f"{summary.old_rows:,} old, {summary.new_rows:,} new: {summary.added:,} added, "

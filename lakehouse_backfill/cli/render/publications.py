@@ -18,7 +18,7 @@ from lakehouse_backfill.cli.render.runs import ask_for_note, next_command
 from lakehouse_backfill.command_lines import command_line
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.domain.table import StoredCheck
+    from lakehouse_backfill.domain.checks import StoredCheck
     from lakehouse_backfill.results import proof, publications
 
 

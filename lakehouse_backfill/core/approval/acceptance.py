@@ -14,10 +14,10 @@ from lakehouse_backfill.core.comparison.fingerprints import match_fingerprints
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.diff import FileFingerprint
+from lakehouse_backfill.domain.comparison.checksums import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event, RunStatus
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import Blocked, Tampered
 
 ACCEPTANCE = "acceptance"

@@ -12,7 +12,7 @@ from lakehouse_backfill.domain.cascade.graph import CandidatePin
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin, declared_schema_change
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 
 
 def candidate_pins(

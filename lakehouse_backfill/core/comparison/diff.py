@@ -13,14 +13,14 @@ from typing import Literal
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.checks import Diff, PartitionBalance
+from lakehouse_backfill.domain.checks import PartitionBalance
+from lakehouse_backfill.domain.comparison.diff import Diff, DiffPreview, EngineChoice
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.diff import DiffPreview, EngineChoice
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import TableInfo, TableRef, first_scope_column
+from lakehouse_backfill.domain.tables.table import TableInfo, TableRef, first_scope_column
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
-from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff, Distribution, DistributionBar
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.comparison.diff import ColumnDiff, Distribution, DistributionBar
 from lakehouse_backfill.domain.serialization import to_json_value
 
 #: Columns with more distinct values than this on a side are not counted value by value.

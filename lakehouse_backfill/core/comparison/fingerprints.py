@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import PartitionBalance
-from lakehouse_backfill.domain.diff import Checksum, FileBytes, FileFingerprint
+from lakehouse_backfill.domain.comparison.checksums import Checksum, FileBytes, FileFingerprint
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import BackfillError, NotFound, Tampered
 
 #: Checksums of what was read, by partition label and file.

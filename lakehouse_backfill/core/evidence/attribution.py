@@ -35,8 +35,7 @@ from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TableState
-from lakehouse_backfill.domain.checks import Diff, redact_sample
-from lakehouse_backfill.domain.diff import (
+from lakehouse_backfill.domain.comparison.attribution import (
     Attribution,
     CauseClass,
     ComparedState,
@@ -44,6 +43,7 @@ from lakehouse_backfill.domain.diff import (
     Factor,
     PartitionCauses,
 )
+from lakehouse_backfill.domain.comparison.diff import Diff, redact_sample
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult

@@ -13,11 +13,11 @@ from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.catch_up import Drift, TableState
-from lakehouse_backfill.domain.diff import AttributionBasis
+from lakehouse_backfill.domain.comparison.attribution import AttributionBasis
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 
 
 def publication_of_partition(

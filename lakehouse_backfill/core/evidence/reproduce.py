@@ -29,12 +29,11 @@ from lakehouse_backfill.core.staging.scratch import (
     open_scratch_table,
 )
 from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.checks import StoredCheck, ValidationResult
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.serialization import digest
-from lakehouse_backfill.domain.table import StoredCheck
 
 _DETERMINISM, _IDEMPOTENCE = "determinism", "idempotence"
 _FENCES, _PINS = "fences", "pins"

@@ -30,7 +30,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.stateful import states
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, NotFound, Unsupported
 
 StateOfPartition = Literal[

@@ -27,7 +27,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.table import first_scope_column
+from lakehouse_backfill.domain.tables.table import first_scope_column
 from lakehouse_backfill.errors import ConfigError, NotFound, Tampered, TargetChanged, Unsupported
 
 _ROW_COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")

@@ -41,13 +41,14 @@ from lakehouse_backfill.core.staging.scratch import (
 )
 from lakehouse_backfill.core.validation import column_scope, gates
 from lakehouse_backfill.core.validation.validate import mask_checks
-from lakehouse_backfill.domain import table
-from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal
+from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
+from lakehouse_backfill.domain.comparison.diff import Diff
 from lakehouse_backfill.domain.partitions import Chunk, describe_labels
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.rollout import TRIAL, TRIAL_TABLE
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.domain.tables.schema_change import added_column_names
 
 #: Differing rows of each kind that are shown.
 _SAMPLES = 5
@@ -192,7 +193,7 @@ class _Trial:
         diff = compute_diff(context, candidate_request(context, plan, info.snapshot_id, _SAMPLES))
         measured = compute.measuring.measure(
             (target.table, target.snapshot_id), (scratch.table, info.snapshot_id), scope,
-            resolved.contract.measures, (*LINEAGE_NAMES, *table.added_column_names(change)), change,
+            resolved.contract.measures, (*LINEAGE_NAMES, *added_column_names(change)), change,
         )  # fmt: skip
         context.progress.advance()
         balances = partition_balances(scope.partitions, measured.old, measured.new)

@@ -17,7 +17,8 @@ from lakehouse_backfill.core.migration import proof
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.reserve import refresh_view
-from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.profile import FOUR_EYES_ENVIRONMENTS
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.serialization import digest

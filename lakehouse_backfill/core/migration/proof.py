@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.rollout import QueryComparison
 from lakehouse_backfill.domain.sources.migration import (
     MigrationPart,

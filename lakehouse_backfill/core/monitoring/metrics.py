@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.monitoring.metrics import NO_RUN, MetricSample
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import BackfillError
 
 #: So many runs that are over, the last moved, have metrics of their own.

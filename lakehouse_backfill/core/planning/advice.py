@@ -12,7 +12,7 @@ from lakehouse_backfill.core.guards.privacy.rules import expired_partitions
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.plan import ResolvedManifest
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 
 
 class BackfillFacts(NamedTuple):

@@ -11,7 +11,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate, ResolvedManifest
-from lakehouse_backfill.domain.table import parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 
 #: Publish modes that say what they do.
 _SELF_EXPLAINING_MODES = ("replace_partitions", "pointer_swap")

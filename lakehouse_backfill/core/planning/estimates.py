@@ -16,7 +16,6 @@ from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import isolation, row_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.contract import Prices
 from lakehouse_backfill.domain.guards.safety import Safety, next_opening
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, RowRange
@@ -27,7 +26,8 @@ from lakehouse_backfill.domain.plan import (
     ResolvedManifest,
     SourcePin,
 )
-from lakehouse_backfill.domain.table import LiveFile, ScanEstimate
+from lakehouse_backfill.domain.profile import Prices
+from lakehouse_backfill.domain.tables.files import LiveFile, ScanEstimate
 from lakehouse_backfill.errors import ConfigError, LimitExceeded
 
 _GB = 1e9

@@ -40,7 +40,7 @@ from lakehouse_backfill.core.runs import lifecycle, roles, signers
 from lakehouse_backfill.core.runs import notes as run_notes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
-from lakehouse_backfill.domain import partitions, table
+from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.labels.values import fits
@@ -55,7 +55,9 @@ from lakehouse_backfill.domain.plan import (
 )
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import digest
-from lakehouse_backfill.domain.table import ScopedFiles, SpecPartitions, TableInfo, TableRef
+from lakehouse_backfill.domain.tables.files import ScopedFiles, SpecPartitions
+from lakehouse_backfill.domain.tables.schema_change import schema_change_notes
+from lakehouse_backfill.domain.tables.table import TableInfo, TableRef
 
 
 def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Contract:
@@ -407,4 +409,4 @@ def _target_notes(
     waivers = resolved.manifest.safety.waivers
     notes += roles.check_plan(context.profile, resolved.manifest.product, waivers)
     notes += pace.place_notes(context, resolved.manifest) + states.start_notes(resolved)
-    return (*notes, *table.schema_change_notes(change, resolved.contract))
+    return (*notes, *schema_change_notes(change, resolved.contract))

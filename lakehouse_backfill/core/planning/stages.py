@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.serialization import Value
-from lakehouse_backfill.domain.table import parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 
 Phase = Literal[
     "plan", "approval", "staging", "validation", "acceptance", "publication", "upkeep"

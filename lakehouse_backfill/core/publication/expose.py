@@ -20,13 +20,14 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, version_labels
 from lakehouse_backfill.core.versions.pointer import RollbackTarget, effective_publications
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change, reference_data_version
-from lakehouse_backfill.domain.publication import MODE_PROPERTY, CommitResult, Publication
+from lakehouse_backfill.domain.publication import MODE_PROPERTY, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
 from lakehouse_backfill.domain.serialization import canonical_json
+from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.errors import Blocked, Tampered, TargetChanged, Unsupported
 
 CORRECTION_EVENTS_MODE = "correction_events"

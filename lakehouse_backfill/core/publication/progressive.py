@@ -17,8 +17,9 @@ from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.core.versions.reserve import REFUSALS
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.publication import CommitResult, Publication
+from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.rollout import Progressive
+from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.errors import ChecksFailed
 
 #: Evidence document: each step with its version and its checks.

@@ -29,12 +29,9 @@ from lakehouse_backfill.core.versions import correction_topic, reserve, steps
 from lakehouse_backfill.domain.guards.safety import next_opening
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import (
-    REHEARSAL_PROPERTY,
-    CommitResult,
-    Publication,
-)
+from lakehouse_backfill.domain.publication import REHEARSAL_PROPERTY, Publication
 from lakehouse_backfill.domain.run import Event, RunStatus
+from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     BackfillError,

@@ -40,8 +40,9 @@ from lakehouse_backfill.core.staging.candidates import (
 )
 from lakehouse_backfill.core.versions import correction_topic, pointer, reserve, steps
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
+from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
+from lakehouse_backfill.domain.tables.commits import CommitResult
 
 
 def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOutcome:

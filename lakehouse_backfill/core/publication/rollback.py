@@ -29,17 +29,12 @@ from lakehouse_backfill.core.versions import (
     steps,
 )
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import declared_schema_change
-from lakehouse_backfill.domain.publication import (
-    MODE_PROPERTY,
-    CommitResult,
-    Pointer,
-    Publication,
-    RevertRequest,
-)
+from lakehouse_backfill.domain.publication import MODE_PROPERTY, Pointer, Publication
 from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.tables.commits import CommitResult, RevertRequest
+from lakehouse_backfill.domain.tables.schema_change import describe_schema_step
 from lakehouse_backfill.errors import Blocked, NotFound, RunMoved, Unsupported
 
 
@@ -90,7 +85,7 @@ def remaining_column_changes(context: Context, way: RollbackTarget) -> tuple[str
     """List the column changes of the undone runs: a rollback restores rows, not columns."""
     plans = [context.runs.plan(row.run_id) for row in reversed(way.undone) if row.run_id]
     steps = [step for plan in plans for step in declared_schema_change(plan)]
-    return tuple(dict.fromkeys(map(table.describe_schema_step, steps)))
+    return tuple(dict.fromkeys(map(describe_schema_step, steps)))
 
 
 def rollback(

@@ -25,12 +25,13 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import (
-    Column,
-    TableInfo,
-    TableRef,
-    branch_shadow,
+from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
+from lakehouse_backfill.domain.tables.commits import (
+    PartitionRestore,
+    RequiredRewrite,
+    RewrittenShadow,
 )
+from lakehouse_backfill.domain.tables.table import Column, TableInfo, TableRef
 from lakehouse_backfill.errors import BackfillError, NotFound, TargetChanged, Unsupported
 
 _EXCLUDED_REASON = "rows that were deleted since are left out"
@@ -59,7 +60,7 @@ def exclude_deleted_rows(
     if not scan.rewritten and not scan.erasures:
         return way
     labels = tuple(label for label in way.scope.partitions if label in scan.rewritten)
-    rewrite = publication.RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON)
+    rewrite = RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON)
     return replace(
         way, rewrites=(rewrite,) if labels else (), excluded_rows=scan.excluded(scan.erasures)
     )
@@ -97,7 +98,7 @@ class _DeletionScan:
     head: int
     key: tuple[str, ...]
     tombstones: tuple[catch_up.TombstonePin, ...]
-    restores: list[publication.PartitionRestore] = field(default_factory=list)
+    restores: list[PartitionRestore] = field(default_factory=list)
     erasures: list[catch_up.Erasure] = field(default_factory=list)
     rewritten: list[str] = field(default_factory=list)
     deleted: list[catch_up.DeletedRows] = field(default_factory=list)
@@ -124,7 +125,7 @@ class _DeletionScan:
             labels = tuple(label for found in self.tombstoned for label in found.partitions)
             raise deletions.tombstones_blocked_error(self.contract, rows, labels, "rolled back")
 
-    def scan_restore(self, restore: publication.PartitionRestore) -> None:
+    def scan_restore(self, restore: PartitionRestore) -> None:
         """Find deleted rows that one part would restore; split off partitions that need it."""
         if restore.restore_snapshot_id is None:
             self.restores.append(restore)
@@ -140,7 +141,7 @@ class _DeletionScan:
 
     def _scan_partition(
         self,
-        restore: publication.PartitionRestore,
+        restore: PartitionRestore,
         label: str,
         lost: list[tuple[tuple[int, int], catch_up.DeletedRows]],
     ) -> None:
@@ -184,7 +185,7 @@ class _DeletionScan:
                     self.drifts.append(drift)
 
     def _windows_with_deletions(
-        self, restore: publication.PartitionRestore
+        self, restore: PartitionRestore
     ) -> list[tuple[tuple[int, int], catch_up.DeletedRows]]:
         """List the windows of live commits in which partitions lost rows, one entry a partition."""
         results = []
@@ -282,7 +283,7 @@ def rollback_shadow_name(context: Context, row: publication.Publication) -> str:
 
 def write_rollback_shadow(
     context: Context, way: RollbackTarget, row: publication.Publication
-) -> publication.RewrittenShadow | None:
+) -> RewrittenShadow | None:
     """Write the partitions that metadata alone cannot restore into a shadow.
 
     Order: open the shadow at the head; one overwrite for each earlier snapshot. A chunk that is
@@ -304,7 +305,7 @@ def write_rollback_shadow(
     if info is None or info.snapshot_id is None:
         raise NotFound("the shadow of the rollback is gone", fix="repeat the command")
     labels = tuple(label for chunk in chunks for label in chunk.scope.partitions)
-    return publication.RewrittenShadow(
+    return RewrittenShadow(
         shadow=shadow.table,
         base_snapshot_id=base,
         shadow_snapshot_id=info.snapshot_id,

@@ -14,8 +14,8 @@ from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, describe_labels
-from lakehouse_backfill.domain.publication import RevertRequest
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.commits import RevertRequest
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
 
 

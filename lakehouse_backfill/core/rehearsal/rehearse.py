@@ -22,17 +22,13 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import resolve_accepted
-from lakehouse_backfill.domain.contract import (
-    FOUR_EYES_ENVIRONMENTS,
-    Contract,
-    Profile,
-    Roles,
-)
+from lakehouse_backfill.domain.contract import Contract, Roles
 from lakehouse_backfill.domain.guards.compute import DEFAULT
 from lakehouse_backfill.domain.guards.outside import Sink, SinkPolicy
 from lakehouse_backfill.domain.guards.safety import Switch
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
+from lakehouse_backfill.domain.profile import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
     BackfillError,

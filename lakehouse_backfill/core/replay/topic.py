@@ -15,7 +15,7 @@ from lakehouse_backfill.core.replay.check import require_sound
 from lakehouse_backfill.core.replay.preview import EventCheck
 from lakehouse_backfill.core.replay.replay import newest_snapshot
 from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.events import (
     EventFindings,

@@ -36,7 +36,7 @@ from lakehouse_backfill.domain.rollout import (
     is_kept_result,
 )
 from lakehouse_backfill.domain.stateful import states
-from lakehouse_backfill.domain.table import parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 from lakehouse_backfill.errors import (
     BackfillError,
     Conflict,

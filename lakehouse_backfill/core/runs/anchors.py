@@ -12,8 +12,8 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import PROGRAM
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import EventChains, ProductRows
-from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS
 from lakehouse_backfill.domain.identity.statement import AnchorRecord
+from lakehouse_backfill.domain.profile import FOUR_EYES_ENVIRONMENTS
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 

@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lakehouse_backfill.core.runs import lifecycle, signers
-from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.manifest import Compute
 from lakehouse_backfill.domain.monitoring.metrics import NO_RUN, UNKNOWN_RUN
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound, RunMoved, hide_texts

@@ -19,9 +19,10 @@ from lakehouse_backfill.command_lines import (
     plan_command,
 )
 from lakehouse_backfill.core.runs import event_log
-from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract, Profile
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.guards.safety import OFF_BY_DEFAULT, Switch
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.profile import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, NotAllowed
 

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.runs import roles
-from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.identity import statement
 from lakehouse_backfill.domain.identity.statement import (
     BOUND_PROPERTY,
@@ -17,6 +16,7 @@ from lakehouse_backfill.domain.identity.statement import (
     SignedTable,
 )
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.profile import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.serialization import canonical_json

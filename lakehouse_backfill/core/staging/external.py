@@ -15,9 +15,9 @@ from lakehouse_backfill.core.staging.stage import (
     staging_session,
 )
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import RunState, RunStatus
-from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.tables.commits import ChunkCommit
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import Blocked, Unsupported, WriteForbidden
 
 PAUSED_FOR_EXTERNAL_WRITER = "another engine writes the shadow"

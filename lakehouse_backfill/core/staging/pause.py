@@ -21,8 +21,8 @@ from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import stored_verdicts
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
+from lakehouse_backfill.domain.tables.commits import ChunkCommit
 from lakehouse_backfill.errors import BackfillError, RunMoved, RunPaused, Unsupported
 
 #: In the detail of a pause: the chunk in flight is cut off.

@@ -16,11 +16,11 @@ from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning.inputs.pins import expired_pins, snapshot_exists
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.rollout import LeftoverFiles, StagedShadow
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
+from lakehouse_backfill.domain.tables.schema_change import added_column_names
 
 #: The epoch of a scratch table's only writer.
 SCRATCH_EPOCH = 1
@@ -54,7 +54,7 @@ class ScratchTable:
     def checksums(self, partitions: tuple[str, ...]) -> dict[str, str]:
         """Read the partitions and sum their rows, without lineage columns and added ones."""
         scope = self.plan.resolved.scope.model_copy(update={"partitions": partitions})
-        ignored = (*LINEAGE_NAMES, *table.added_column_names(declared_schema_change(self.plan)))
+        ignored = (*LINEAGE_NAMES, *added_column_names(declared_schema_change(self.plan)))
         measuring = self.context.compute().measuring
         found = measuring.checksums(self.table, self.snapshot_id, scope, ignored)
         return {label: checksum.text for label, checksum in found.items()}

@@ -36,16 +36,16 @@ from lakehouse_backfill.core.staging.rejects import record_rejects, with_earlier
 from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork
 from lakehouse_backfill.core.validation.edges import EdgesWhileStaging
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import (
     Plan,
     declared_schema_change,
     reference_data_version,
 )
-from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
-from lakehouse_backfill.domain.table import parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
+from lakehouse_backfill.domain.tables.commits import ChunkCommit
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
 from lakehouse_backfill.ports.compute import ComputePorts
 

@@ -22,14 +22,14 @@ from lakehouse_backfill.domain.checks import (
     Anomaly,
     AnomalyReport,
     CheckResult,
-    ColumnDiff,
     MeasureTotal,
     PartitionBalance,
 )
+from lakehouse_backfill.domain.comparison.diff import ColumnDiff
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.partitions import NULL_LABEL, ScopeField, label_sort_key
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 
 #: A robust z from here on is an anomaly, over a long history.
 ANOMALY_LIMIT = 3.5

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.runs import gate_registry
-from lakehouse_backfill.domain.checks import CheckResult, Diff
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.comparison.diff import Diff
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.ports.compute import ComputePorts
 
 

@@ -13,15 +13,22 @@ from typing import NamedTuple
 
 from lakehouse_backfill.core.planning.target import file_sizes
 from lakehouse_backfill.core.runs import gate_registry
-from lakehouse_backfill.domain import table
-from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal, PartitionBalance
+from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal, PartitionBalance
+from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.comparison.diff import Diff
 from lakehouse_backfill.domain.contract import Contract, Threshold
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import show_amount, to_json_value
-from lakehouse_backfill.domain.table import LiveFile, SchemaChange, TableInfo
+from lakehouse_backfill.domain.tables.files import LiveFile
+from lakehouse_backfill.domain.tables.schema_change import (
+    SchemaChange,
+    normalise_type,
+    renamed_columns,
+    widened_columns,
+)
+from lakehouse_backfill.domain.tables.table import TableInfo
 
 _REASONS_SHOWN = 5
 #: Lineage columns that are never null in a row that a run made.
@@ -181,7 +188,7 @@ def check_schema_kept(
     A declared change is allowed, and nothing else: the new name, and the new type.
     """
     problems = []
-    names, types = table.renamed_columns(change), table.widened_columns(change)
+    names, types = renamed_columns(change), widened_columns(change)
     before = {new: old for old, new in names.items()}
     for declared in contract.columns:
         column = shadow.column(names.get(declared.name, declared.name))
@@ -201,7 +208,7 @@ def check_schema_kept(
 
 
 def _comparable(type_text: str) -> str:
-    return table.normalise_type(type_text).lower()
+    return normalise_type(type_text).lower()
 
 
 def check_stored_as_computed(

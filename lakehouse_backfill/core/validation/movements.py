@@ -18,7 +18,8 @@ from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.domain.table import CatalogMovements, parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
+from lakehouse_backfill.domain.tables.table import CatalogMovements
 
 #: Tables whose metadata is read: those of the run, of their namespaces, then others. Shadows of
 #: other runs are no part: each run publishes only the head of its shadow that it validated itself.

@@ -9,8 +9,8 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Measure
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.ports.compute import MeasuredSides

@@ -32,23 +32,24 @@ from lakehouse_backfill.core.validation import (
 )
 from lakehouse_backfill.core.validation.golden import golden_checks
 from lakehouse_backfill.core.validation.suites import suite_checks, timing_until_now
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import (
     CheckResult,
-    Diff,
     EdgeReport,
     MeasureTotal,
     PartitionBalance,
     ValidationResult,
 )
+from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.comparison.diff import Diff
 from lakehouse_backfill.domain.contract import Measure
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.guards.privacy import MaskSources
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, Event, RunStatus
 from lakehouse_backfill.domain.serialization import to_json_value
-from lakehouse_backfill.domain.table import CatalogMovements, LiveFile, TableInfo
+from lakehouse_backfill.domain.tables.files import LiveFile
+from lakehouse_backfill.domain.tables.schema_change import added_column_names
+from lakehouse_backfill.domain.tables.table import CatalogMovements, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound, Tampered
 from lakehouse_backfill.ports.compute import ComputePorts
 
@@ -300,7 +301,7 @@ def _measure(
         diff_future = pool.submit(compute_diff, context, request)
         measure_future = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
-            (*LINEAGE_NAMES, *table.added_column_names(change)), change,
+            (*LINEAGE_NAMES, *added_column_names(change)), change,
             old_is_known=known.is_fully_known,
             old_measures=known.scope_counts(scope), earlier=unread_labels,
         )  # fmt: skip
@@ -310,7 +311,7 @@ def _measure(
         context.progress.advance()
         diff = diff_future.result()
         by_file = measured.new_files
-        if table.added_column_names(change) and shadow.snapshot_id is not None:
+        if added_column_names(change) and shadow.snapshot_id is not None:
             by_file = compute.measuring.by_file(
                 shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES
             )

@@ -17,12 +17,8 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels.grains import whole_grains_of
 from lakehouse_backfill.domain.labels.spans import are_apart
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
-from lakehouse_backfill.domain.publication import (
-    PartitionRestore,
-    Pointer,
-    Publication,
-    RequiredRewrite,
-)
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.tables.commits import PartitionRestore, RequiredRewrite
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 
 ACCEPTED_ACTIONS = ("baseline", "publish", "rollback")

@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels.spans import are_apart
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import NotFound, TargetChanged
 
 

@@ -13,7 +13,8 @@ from lakehouse_backfill.core.versions import pointer, version_labels
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import SignedTable
 from lakehouse_backfill.domain.plan import TargetPin
-from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
+from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.fault_points import describe_commits
 
 #: Errors after which it is certain that nothing was swapped: the reserved version is released.

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from pydantic import Field
 
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.rollout import ReaderQuery
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, digest
 

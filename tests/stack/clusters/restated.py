@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.spark.session.session import close_session, open_session
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from tests.support.spark.declared import CATALOG, template_settings
 from tests.support.spark.private_tasks import LostExecutors, restate
 

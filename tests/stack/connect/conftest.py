@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.spark.session.session import close_session, open_session
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from tests.stack.connect.server import SparkConnect
 from tests.support.spark.declared import CATALOG
 from tests.support.spark.restating import RestateLab

@@ -18,7 +18,7 @@ import pytest
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.spark.session import session as client
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import Blocked, ConfigError, EnvironmentDown
 from lakehouse_backfill.project import Project
 from tests.stack.servers import HOST, free_port

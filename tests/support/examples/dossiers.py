@@ -9,21 +9,23 @@ from decimal import Decimal
 from typing import Any
 
 from lakehouse_backfill.domain.checks import (
-    CellDiff,
     CheckResult,
-    ColumnDiff,
-    Diff,
-    DiffSample,
-    Distribution,
-    DistributionBar,
     EdgePartition,
     EdgeReport,
     MeasurePoint,
     MeasureTotal,
     PartitionBalance,
+    ValidationResult,
+)
+from lakehouse_backfill.domain.comparison.diff import (
+    CellDiff,
+    ColumnDiff,
+    Diff,
+    DiffSample,
+    Distribution,
+    DistributionBar,
     PartitionDiff,
     SharedFiles,
-    ValidationResult,
 )
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest

@@ -11,8 +11,8 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
 from lakehouse_backfill.adapters.signing import oidc
-from lakehouse_backfill.domain.contract import OidcIssuer
 from lakehouse_backfill.domain.identity.statement import PAYLOAD_TYPE, Envelope, Signature
+from lakehouse_backfill.domain.profile import OidcIssuer
 from tests.support.examples.keys import Keyring
 
 ISSUER = "https://ci.example.com"

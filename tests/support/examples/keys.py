@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from lakehouse_backfill.adapters.signing import identity
 from lakehouse_backfill.adapters.signing.identity import ProjectIdentity
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import OidcIssuer, Profile
+from lakehouse_backfill.domain.profile import OidcIssuer, Profile
 
 PROD = Profile(catalog={"name": "lake"}, environment="prod")
 

@@ -19,7 +19,7 @@ from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 

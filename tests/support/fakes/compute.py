@@ -16,24 +16,22 @@ from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import ExcludedRows, RestoreChunk
 from lakehouse_backfill.domain.checks import (
     CheckResult,
-    ColumnDiff,
-    Diff,
-    DiffSample,
     EdgePartition,
     MeasureTotal,
     NotNull,
-    PartitionDiff,
     RowRule,
-    SharedFiles,
     SuiteEntry,
 )
-from lakehouse_backfill.domain.diff import (
-    Checksum,
-    ComparedState,
+from lakehouse_backfill.domain.comparison.attribution import ComparedState, Factor
+from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
+from lakehouse_backfill.domain.comparison.diff import (
+    ColumnDiff,
+    Diff,
     DiffPreview,
-    Factor,
+    DiffSample,
     FileTotals,
-    Repetition,
+    PartitionDiff,
+    SharedFiles,
 )
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.manifest import RowPredicate

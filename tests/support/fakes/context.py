@@ -6,10 +6,11 @@ from typing import Any, NoReturn
 
 from lakehouse_backfill.core.planning.plan import DeclaredRun
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.guards.privacy import MaskKey
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import ChosenWritePath
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError, NotFound
 from tests.support.fakes.catch_up import FakeRowReader
 from tests.support.fakes.compute import FakeCompute, SilentJournal, SilentProgress

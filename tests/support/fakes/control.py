@@ -14,7 +14,7 @@ from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.runs.event_log import matches_digest, open_document, open_plan
 from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.domain import publication as pointer_rules
-from lakehouse_backfill.domain.diff import FileFingerprint
+from lakehouse_backfill.domain.comparison.checksums import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease

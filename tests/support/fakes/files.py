@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from lakehouse_backfill.domain.diff import FileBytes
+from lakehouse_backfill.domain.comparison.checksums import FileBytes
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.table import LiveFile, MetadataFile
+from lakehouse_backfill.domain.tables.files import LiveFile, MetadataFile
 from lakehouse_backfill.errors import NotFound
 from tests.support.fakes.lake import FakeLake
 

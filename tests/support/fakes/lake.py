@@ -12,7 +12,9 @@ from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.publication import (
+from lakehouse_backfill.domain.rollout import ExpirationResult
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
+from lakehouse_backfill.domain.tables.commits import (
     AdoptRequest,
     ChunkCommit,
     CommitResult,
@@ -20,23 +22,22 @@ from lakehouse_backfill.domain.publication import (
     RequiredRewrite,
     RevertRequest,
 )
-from lakehouse_backfill.domain.rollout import ExpirationResult
-from lakehouse_backfill.domain.table import (
-    Capabilities,
-    CatalogMovements,
-    Column,
+from lakehouse_backfill.domain.tables.files import (
     ColumnSpan,
     LiveFile,
-    PartitionField,
     ScanEstimate,
-    SchemaChange,
     ScopedFiles,
-    Snapshot,
     SpecPartitions,
+)
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange, describe_schema_step
+from lakehouse_backfill.domain.tables.table import (
+    CatalogMovements,
+    Column,
+    PartitionField,
+    Snapshot,
     TableInfo,
     TableMovement,
     TableRef,
-    describe_schema_step,
 )
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged, Unsupported, WriteForbidden
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from lakehouse_backfill.core.versions import corrections
-from lakehouse_backfill.domain.publication import CommitResult, VersionLabels
+from lakehouse_backfill.domain.publication import VersionLabels
 from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
@@ -20,6 +20,7 @@ from lakehouse_backfill.domain.sources.topics import (
     TopicRequest,
     TopicState,
 )
+from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.errors import Unsupported
 
 

@@ -10,7 +10,7 @@ from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
 from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
-from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
 from lakehouse_backfill.ports.compute import RowReader
 from lakehouse_backfill.ports.control import RunFiles
 from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables

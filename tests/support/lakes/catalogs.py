@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pyiceberg.catalog import Catalog
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 
 NAMES_CATALOG = "catalog.json"
 EMBEDDED = {

@@ -28,7 +28,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     DeleteManifestWriter,
     commit_snapshot,
 )
-from lakehouse_backfill.domain.publication import RevertRequest, RewrittenShadow
+from lakehouse_backfill.domain.tables.commits import RevertRequest, RewrittenShadow
 from tests.support.lakes.tables import TARGET, Kit, Row
 
 Granularity = Literal["file", "partition"]

@@ -29,8 +29,7 @@ from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.checks import RowRule
-from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.labels.values import is_bucket
 from lakehouse_backfill.domain.manifest import RowPredicate
@@ -43,6 +42,7 @@ from lakehouse_backfill.domain.partitions import (
     scope_row_ranges,
 )
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
 from lakehouse_backfill.ports.compute import ComputePorts
 from lakehouse_backfill.project import Project

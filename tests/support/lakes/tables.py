@@ -39,7 +39,6 @@ from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, IsolatedShadows
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
-from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import (
     RowRange,
     Scope,
@@ -47,7 +46,13 @@ from lakehouse_backfill.domain.partitions import (
     partition_row_range,
     scope_row_ranges,
 )
-from lakehouse_backfill.domain.table import branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
+from lakehouse_backfill.domain.tables.commits import (
+    AdoptRequest,
+    CommitResult,
+    PartitionRestore,
+    RevertRequest,
+)
 from tests.support.lakes.catalogs import catalog_of
 
 TARGET = "silver.t"
@@ -182,7 +187,7 @@ class Kit:
 
     def stage(
         self, field: ScopeField, new: dict[str, list[Row]], run: str = "r1", name: str = TARGET
-    ) -> publication.AdoptRequest:
+    ) -> AdoptRequest:
         """Open a shadow at the head and overwrite each label's partition by its rows."""
         base = self.head(name)
         shadow = self.shadow_of(run, name)
@@ -191,7 +196,7 @@ class Kit:
         self.shadows.open(name, base, shadow, {"lakehouse-backfill.run-id": run})
         for number, (label, rows) in enumerate(new.items()):
             self.write_chunk(shadow, field, label, rows, f"c{number}")
-        return publication.AdoptRequest(
+        return AdoptRequest(
             target=name,
             base_snapshot_id=base,
             shadow=shadow,
@@ -218,16 +223,16 @@ class Kit:
 
     def revert_request(
         self,
-        swap: publication.CommitResult,
+        swap: CommitResult,
         scope: Scope,
         run: str = "r1",
         since: int | None = None,
-    ) -> publication.RevertRequest:
-        return publication.RevertRequest(
+    ) -> RevertRequest:
+        return RevertRequest(
             target=swap.table,
             scope=scope,
             restores=(
-                publication.PartitionRestore(
+                PartitionRestore(
                     partitions=scope.partitions,
                     restore_snapshot_id=swap.before_snapshot_id,
                     since_snapshot_id=since or swap.snapshot_id,

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.comparison.diff import Diff
 
 Row = dict[str, Any]
 

@@ -29,12 +29,13 @@ from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
-from lakehouse_backfill.domain.contract import Contract, Profile
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.guards.privacy import MaskKey
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin, TargetPin
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import ChunkRecord
 from tests.support.examples.plans import estimate, plan_of
 

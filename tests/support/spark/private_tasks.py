@@ -19,7 +19,7 @@ from pyspark import SparkContext
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.spark.session.session import hide_values, open_session
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from tests.support.spark.declared import CATALOG, template_settings
 from tests.support.spark.restating import DAYS, RestateLab
 

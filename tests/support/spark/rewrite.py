@@ -10,7 +10,7 @@ from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
-from lakehouse_backfill.domain.publication import PartitionContent, PendingRewrite
+from lakehouse_backfill.domain.tables.commits import PartitionContent, PendingRewrite
 from tests.support.lakes.writers import FixedWriters
 from tests.support.spark.java import JavaKit
 

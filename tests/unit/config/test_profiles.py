@@ -12,6 +12,7 @@ from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.domain import contract
 from lakehouse_backfill.domain.guards.safety import Safety
 from lakehouse_backfill.domain.manifest import Compute, Validation
+from lakehouse_backfill.domain.profile import FOUR_EYES_ENVIRONMENTS
 from lakehouse_backfill.errors import ConfigError
 from tests.support.examples.declarations import PROFILES, changed, project
 
@@ -84,7 +85,7 @@ def test_what_nobody_says_is_the_careful_choice() -> None:
         0, "required", {},
     )  # fmt: skip
     assert (Compute().pool, Compute().scratch) == ("default", "default")
-    assert (contract.PIN_DAYS, contract.FOUR_EYES_ENVIRONMENTS) == (30, ("prod",))
+    assert (contract.PIN_DAYS, FOUR_EYES_ENVIRONMENTS) == (30, ("prod",))
 
 
 def test_the_page_prints_the_numbers_of_the_defaults() -> None:
@@ -97,7 +98,7 @@ def test_the_page_prints_the_numbers_of_the_defaults() -> None:
         "then",
         "accepted versions": f"the newest {kept.count}, and all of the last {kept.days} days, can "
         "be gone back to",
-        "four eyes": f"on in {' and '.join(contract.FOUR_EYES_ENVIRONMENTS)}, off elsewhere",
+        "four eyes": f"on in {' and '.join(FOUR_EYES_ENVIRONMENTS)}, off elsewhere",
     }
     assert {about: holds[about] for about in expected} == expected
 

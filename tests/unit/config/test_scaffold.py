@@ -29,7 +29,7 @@ from lakehouse_backfill.config.scaffold import (
 )
 from lakehouse_backfill.config.yaml_lines import load_yaml, parse_yaml
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
+from lakehouse_backfill.domain.tables.table import Column, PartitionField, TableInfo
 from lakehouse_backfill.errors import ConfigError, NotFound
 
 CODE = """

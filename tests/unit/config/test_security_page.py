@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.system import Identity
 from lakehouse_backfill.wiring.adapters import Adapters

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.checks import DiffSample
-from lakehouse_backfill.domain.diff import (
+from lakehouse_backfill.domain.comparison.attribution import (
     CAUSE_CLASSES,
     Attribution,
     ExplainedRows,
@@ -17,6 +16,7 @@ from lakehouse_backfill.domain.diff import (
     InputChange,
     PartitionCauses,
 )
+from lakehouse_backfill.domain.comparison.diff import DiffSample
 from lakehouse_backfill.report.changes import CAUSE_MEANINGS
 from lakehouse_backfill.report.page import render_page
 from tests.support.fakes.project import ANSWERS

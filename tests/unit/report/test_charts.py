@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.checks import (
+from lakehouse_backfill.domain.comparison.diff import (
     CellDiff,
     ColumnDiff,
     Diff,

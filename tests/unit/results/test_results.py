@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lakehouse_backfill.domain.checks import PartitionDiff
+from lakehouse_backfill.domain.comparison.diff import PartitionDiff
 from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.results.base import MAX_ROWS
 from lakehouse_backfill.results.comparison import DiffResult

@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.session import jvm
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.wiring import engine
 
 LAKE = {"name": "lake", "type": "sql", "uri": "sqlite:////c.db", "warehouse": "file:///lake"}

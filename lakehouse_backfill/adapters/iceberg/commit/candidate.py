@@ -19,8 +19,8 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
 from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution, verify_schema_evolution
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.domain.partitions import Scope, describe_labels, label_sort_key
-from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.domain.table import table_of_snapshots
+from lakehouse_backfill.domain.tables.branch_shadow import table_of_snapshots
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
 
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before; the shadow is kept"
 

@@ -28,7 +28,8 @@ from lakehouse_backfill.adapters.iceberg.schema import TypeParser
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.labels.names import table_parts
-from lakehouse_backfill.domain.publication import MODE_PROPERTY, CommitResult, Publication
+from lakehouse_backfill.domain.publication import MODE_PROPERTY, Publication
+from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.errors import Tampered, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 

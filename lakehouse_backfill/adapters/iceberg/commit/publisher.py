@@ -33,11 +33,18 @@ from lakehouse_backfill.adapters.iceberg.commit.swap import (
 )
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader, ScopeFiles
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
-from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, RevertRequest
-from lakehouse_backfill.domain.table import table_of_snapshots
+from lakehouse_backfill.domain.tables.branch_shadow import table_of_snapshots
+from lakehouse_backfill.domain.tables.commits import (
+    AdoptRequest,
+    ChunkCommit,
+    CommitResult,
+    PartitionRestore,
+    RequiredRewrite,
+    RevertRequest,
+    SwapRequest,
+)
 from lakehouse_backfill.errors import OutcomeUnknown, TargetChanged, Unsupported
 from lakehouse_backfill.ports.tables import Publisher, SwapCommitter
 
@@ -122,7 +129,7 @@ class IcebergPublisher(Publisher):
 
         return self._publish(request, plan)
 
-    def carry(self, request: CarryRequest) -> publication.ChunkCommit:
+    def carry(self, request: CarryRequest) -> ChunkCommit:
         """Make the shadow hold the partitions as the source shadow has them, in one commit.
 
         A repeated call first looks for the commit of this chunk id, so that a commit of unknown
@@ -136,8 +143,8 @@ class IcebergPublisher(Publisher):
         self,
         target: str,
         field: ScopeField,
-        restores: tuple[publication.PartitionRestore, ...],
-    ) -> tuple[publication.RequiredRewrite, ...]:
+        restores: tuple[PartitionRestore, ...],
+    ) -> tuple[RequiredRewrite, ...]:
         """Return the partitions that cannot be restored by re-adding their files, with the reason.
 
         These are partitions whose rows delete files hid then or may hide now, and all partitions of
@@ -219,7 +226,7 @@ class IcebergPublisher(Publisher):
             self._finalise_row_rewrite(target, published)
         return read_commit_result(target, published, 0.0)
 
-    def _publish(self, request: publication.SwapRequest, plan: _SwapPlanner) -> CommitResult:
+    def _publish(self, request: SwapRequest, plan: _SwapPlanner) -> CommitResult:
         """Commit the planned swap, unless its token is found; then finalise a row rewrite."""
         started = time.monotonic()
         target = catalogs.load_table(self._catalog, request.target)
@@ -280,7 +287,7 @@ def _carry_chunk(
     budget_s: float,
     request: CarryRequest,
     make_committer: Callable[[], SwapCommitter | None],
-) -> publication.ChunkCommit:
+) -> ChunkCommit:
     table = _load_own_shadow(catalog, request)
     previous = _find_chunk_commit(table, request.chunk_id)
     if previous is not None:
@@ -324,7 +331,7 @@ def _carry_swap(
     files = {path: without_sequence_numbers(entry) for path, entry in content.data.items()}
     run_id = request.properties.get(metadata.RUN_ID_PROPERTY, "")
     return Swap(
-        request=publication.SwapRequest(
+        request=SwapRequest(
             target=request.shadow,
             scope=request.scope,
             token=f"{run_id} {request.chunk_id}",
@@ -338,7 +345,7 @@ def _carry_swap(
     )
 
 
-def _find_chunk_commit(table: Table, chunk_id: str) -> publication.ChunkCommit | None:
+def _find_chunk_commit(table: Table, chunk_id: str) -> ChunkCommit | None:
     commits = metadata.chunk_commits(table.metadata)
     return next((commit for commit in commits if commit.chunk_id == chunk_id), None)
 

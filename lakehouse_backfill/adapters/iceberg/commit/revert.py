@@ -16,8 +16,14 @@ from lakehouse_backfill.adapters.iceberg import manifests
 from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import SwapPart, plan_swap
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids, find_snapshot, is_tagged
-from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, label_sort_key
+from lakehouse_backfill.domain.tables.commits import (
+    AdoptRequest,
+    PartitionRestore,
+    RequiredRewrite,
+    RevertRequest,
+    RewrittenShadow,
+)
 from lakehouse_backfill.errors import Unsupported
 
 _NOTHING_ROLLED_BACK = "nothing was rolled back; readers see what they saw before"
@@ -43,21 +49,21 @@ class RevertPlanner:
         self._cache = cache
 
     def required_rewrites(
-        self, restores: tuple[publication.PartitionRestore, ...]
-    ) -> tuple[publication.RequiredRewrite, ...]:
+        self, restores: tuple[PartitionRestore, ...]
+    ) -> tuple[RequiredRewrite, ...]:
         """Return the partitions that have to be rewritten, grouped by reason."""
         labels_by_reason: dict[str, list[str]] = {}
         for restore in restores:
             for label, reason in self._rewrite_reasons(restore).items():
                 labels_by_reason.setdefault(reason, []).append(label)
         return tuple(
-            publication.RequiredRewrite(
+            RequiredRewrite(
                 partitions=tuple(sorted(labels, key=label_sort_key(self._field))), because=reason
             )
             for reason, labels in labels_by_reason.items()
         )
 
-    def restored_parts(self, request: publication.RevertRequest) -> tuple[SwapPart, ...]:
+    def restored_parts(self, request: RevertRequest) -> tuple[SwapPart, ...]:
         """Return the partitions that are restored by their own files.
 
         Raises Unsupported if a partition has to be rewritten instead.
@@ -82,7 +88,7 @@ class RevertPlanner:
         return tuple(parts)
 
     def rewritten_parts(
-        self, restores: tuple[publication.PartitionRestore, ...], candidate: ShadowCandidate
+        self, restores: tuple[PartitionRestore, ...], candidate: ShadowCandidate
     ) -> tuple[SwapPart, ...]:
         """Return the partitions that get the files of their shadow."""
         files = candidate.files_to_adopt(self._table)
@@ -101,7 +107,7 @@ class RevertPlanner:
         scope = Scope(field=self._field, partitions=labels)
         return manifests.ScopedReader(self._table, scope, self._cache)
 
-    def _rewrite_reasons(self, restore: publication.PartitionRestore) -> dict[str, str]:
+    def _rewrite_reasons(self, restore: PartitionRestore) -> dict[str, str]:
         if restore.restore_snapshot_id is None:
             return {}
         reader = self._reader(restore.partitions)
@@ -113,7 +119,7 @@ class RevertPlanner:
         return self._delete_file_reasons(restore, reader, then)
 
     def _restored_files(
-        self, restore: publication.PartitionRestore, reader: manifests.ScopedReader
+        self, restore: PartitionRestore, reader: manifests.ScopedReader
     ) -> manifests.ScopeFiles:
         snapshot_id, state = restore.restore_snapshot_id, None
         if snapshot_id is not None:
@@ -122,7 +128,7 @@ class RevertPlanner:
 
     def _delete_file_reasons(
         self,
-        restore: publication.PartitionRestore,
+        restore: PartitionRestore,
         reader: manifests.ScopedReader,
         then: manifests.ScopeFiles,
     ) -> dict[str, str]:
@@ -144,7 +150,7 @@ class RevertPlanner:
                 reasons.setdefault(label, "delete files are live that may hide rows of its files")
         return reasons
 
-    def _changed_columns_reason(self, restore: publication.PartitionRestore) -> str:
+    def _changed_columns_reason(self, restore: PartitionRestore) -> str:
         """Return why rows cannot be read with the current columns; empty when they can."""
         state = find_snapshot(self._table.metadata, restore.restore_snapshot_id or 0, self._name)
         then = self._table.schemas().get(state.schema_id or 0)
@@ -152,7 +158,7 @@ class RevertPlanner:
             return f"the columns changed since snapshot {restore.restore_snapshot_id}"
         return ""
 
-    def _untagged_reason(self, restore: publication.PartitionRestore) -> str:
+    def _untagged_reason(self, restore: PartitionRestore) -> str:
         """Return which snapshot none of our tags holds; empty when both sides are tagged."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
             if snapshot_id is not None and not is_tagged(self._table.metadata, snapshot_id):
@@ -165,11 +171,9 @@ class RevertPlanner:
         return ""
 
 
-def rewritten_adopt_request(
-    request: publication.RevertRequest, rewritten: publication.RewrittenShadow
-) -> publication.AdoptRequest:
+def rewritten_adopt_request(request: RevertRequest, rewritten: RewrittenShadow) -> AdoptRequest:
     """Build the adopt request of a rollback's shadow, to check it as a run's shadow."""
-    return publication.AdoptRequest(
+    return AdoptRequest(
         **rewritten.model_dump(exclude={"partitions"}),
         target=request.target,
         scope=Scope(field=request.scope.field, partitions=rewritten.partitions),

@@ -52,7 +52,7 @@ from lakehouse_backfill.adapters.iceberg.schema import (
     schema_updates,
 )
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import PartitionContent, SwapRequest
+from lakehouse_backfill.domain.tables.commits import PartitionContent, SwapRequest
 from lakehouse_backfill.errors import TargetChanged, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 

@@ -44,9 +44,15 @@ from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.rest.answers import commit_refusal
 from lakehouse_backfill.adapters.iceberg.schema import build_new_schema
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import CommitResult
+from lakehouse_backfill.domain.tables.commits import (
+    REWRITE_PROPERTY,
+    AddedFile,
+    CommitResult,
+    InspectedState,
+    PendingRewrite,
+    SwapCommit,
+)
 from lakehouse_backfill.errors import OutcomeUnknown, Unsupported
 from lakehouse_backfill.ports.tables import SwapCommitter
 
@@ -387,10 +393,10 @@ class DelegatedSnapshotWriter:
 
 def _swap_commit(
     table: Table, change: snapshot_producer.SnapshotChange, swap: Swap, attempt: int
-) -> publication.SwapCommit:
+) -> SwapCommit:
     current, head, request = table.metadata, change.head, swap.request
-    return publication.SwapCommit(
-        base=publication.InspectedState(
+    return SwapCommit(
+        base=InspectedState(
             table=request.target,
             uuid=str(current.table_uuid),
             head_id=head.snapshot_id if head else None,
@@ -402,9 +408,7 @@ def _swap_commit(
         token=request.token,
         removed=tuple(name for name, e in change.removed.items() if _is_data_file(e)),
         removed_deletes=tuple(name for name, e in change.removed.items() if not _is_data_file(e)),
-        added=tuple(
-            publication.AddedFile(name, e.sequence_number) for name, e in change.added.items()
-        ),
+        added=tuple(AddedFile(name, e.sequence_number) for name, e in change.added.items()),
         sources=tuple(dict.fromkeys(part.source for part in swap.parts if part.source)),
         tags=change.before_tags,
         after=request.tags.get("after"),
@@ -435,10 +439,10 @@ class RowRewriteFinalizer:
         OutcomeUnknown when the snapshot differs from the candidate: it is then visible, and neither
         accepted nor rolled back.
         """
-        text = metadata.snapshot_summary(snapshot).get(publication.REWRITE_PROPERTY)
+        text = metadata.snapshot_summary(snapshot).get(REWRITE_PROPERTY)
         if text is None:
             return
-        pending = publication.PendingRewrite.model_validate_json(text)
+        pending = PendingRewrite.model_validate_json(text)
         table = load_table(self._catalog, target)
         if pending.after is not None and pending.after in table.metadata.refs:
             return
@@ -455,7 +459,7 @@ class RowRewriteFinalizer:
 
 
 def _require_in_partitions(
-    target: str, table: Table, snapshot: Snapshot, done: publication.PendingRewrite
+    target: str, table: Table, snapshot: Snapshot, done: PendingRewrite
 ) -> None:
     """Check that every file that the snapshot added or removed is in its partitions.
 

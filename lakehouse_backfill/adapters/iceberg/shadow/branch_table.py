@@ -22,7 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.domain.labels.names import table_parts, table_text
-from lakehouse_backfill.domain.table import BranchShadow, parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import BranchShadow, parse_branch_shadow
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 
 ResultT = TypeVar("ResultT")

@@ -43,16 +43,16 @@ from lakehouse_backfill.adapters.iceberg.shadow.branch_table import (
 )
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.domain.labels.names import table_text
-from lakehouse_backfill.domain.publication import ChunkCommit, StoredTable
-from lakehouse_backfill.domain.table import (
+from lakehouse_backfill.domain.tables.branch_shadow import (
     BranchHead,
     BranchShadow,
-    Capabilities,
-    SchemaChange,
-    TableInfo,
     parse_branch_shadow,
     shadow_of_branch,
 )
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
+from lakehouse_backfill.domain.tables.commits import ChunkCommit, StoredTable
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.tables import Shadows

@@ -47,7 +47,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.core.planning.target.write_path import clone_metadata
 from lakehouse_backfill.domain.labels.names import table_text
-from lakehouse_backfill.domain.publication import CloneCommit, NewSchema
+from lakehouse_backfill.domain.tables.commits import CloneCommit, NewSchema
 from lakehouse_backfill.errors import Conflict, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.tables import CloneCommitter

@@ -41,7 +41,7 @@ from lakehouse_backfill.domain.rollout import (
     StagedShadow,
     is_kept_result,
 )
-from lakehouse_backfill.domain.table import parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.control import RunFiles

@@ -49,8 +49,9 @@ from lakehouse_backfill.domain.labels.names import (
     table_text,
     unique_plain_name,
 )
-from lakehouse_backfill.domain.publication import ChunkCommit, CloneCommit
-from lakehouse_backfill.domain.table import SchemaChange, TableInfo
+from lakehouse_backfill.domain.tables.commits import ChunkCommit, CloneCommit
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import Conflict, LostFile, NotFound, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.tables import CloneCommitter, Shadows

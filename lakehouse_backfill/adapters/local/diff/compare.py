@@ -37,7 +37,7 @@ from lakehouse_backfill.adapters.local.diff.hash_join import HashJoin, number_ro
 from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sorted_pairs
 from lakehouse_backfill.adapters.local.diff.tally import RowOrder, Tally, row_order
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, is_duckdb_error
-from lakehouse_backfill.domain.checks import DiffSample
+from lakehouse_backfill.domain.comparison.diff import DiffSample
 from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError, Unsupported

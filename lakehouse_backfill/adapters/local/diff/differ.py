@@ -26,8 +26,14 @@ from lakehouse_backfill.adapters.local.diff.plan import DiffPlan
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_with_spill_folder
 from lakehouse_backfill.adapters.local.scan import SnapshotLister, release_after
-from lakehouse_backfill.domain.checks import Diff, redact_column, redact_sample
-from lakehouse_backfill.domain.diff import DiffPreview, FileTotals, PartitionPreview
+from lakehouse_backfill.domain.comparison.diff import (
+    Diff,
+    DiffPreview,
+    FileTotals,
+    PartitionPreview,
+    redact_column,
+    redact_sample,
+)
 from lakehouse_backfill.domain.partitions import scope_row_ranges
 from lakehouse_backfill.domain.rollout import DifferingRow, redact_row
 

@@ -28,8 +28,8 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.scan import filter_of_ranges
 from lakehouse_backfill.core.comparison.conditions import condition_columns, render_condition
-from lakehouse_backfill.domain.checks import SharedFiles
-from lakehouse_backfill.domain.table import added_column_names
+from lakehouse_backfill.domain.comparison.diff import SharedFiles
+from lakehouse_backfill.domain.tables.schema_change import added_column_names
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

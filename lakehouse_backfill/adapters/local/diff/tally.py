@@ -11,7 +11,8 @@ from typing import Any
 from lakehouse_backfill.adapters.local.diff.columns import ChangeKind, DiffColumn, SideName
 from lakehouse_backfill.adapters.local.diff.counts import NumberCounts
 from lakehouse_backfill.core.comparison import distributions
-from lakehouse_backfill.domain.checks import (
+from lakehouse_backfill.domain.comparison.diff import (
+    AddedColumn,
     CellDiff,
     ColumnDiff,
     DiffSample,
@@ -19,7 +20,6 @@ from lakehouse_backfill.domain.checks import (
     PartitionDiff,
 )
 from lakehouse_backfill.domain.serialization import canonical_json, to_json_value
-from lakehouse_backfill.domain.table import AddedColumn
 
 _NULL = "null"
 #: Where a row stands among the rows of a diff: by partition, then value by value.

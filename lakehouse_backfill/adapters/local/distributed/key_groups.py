@@ -23,8 +23,7 @@ from lakehouse_backfill.adapters.local.diff.layout import FilePiece, arrow_type,
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan, FileSplit
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.distributed import parallel
-from lakehouse_backfill.domain.checks import Diff
-from lakehouse_backfill.domain.diff import DiffPreview
+from lakehouse_backfill.domain.comparison.diff import Diff, DiffPreview
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.rollout import DifferingRow, redact_row
 from lakehouse_backfill.errors import BackfillError, Unsupported

@@ -31,7 +31,7 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan, FileSplit
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_duckdb
-from lakehouse_backfill.domain.checks import Diff, SharedFiles
+from lakehouse_backfill.domain.comparison.diff import Diff, SharedFiles
 from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
 

@@ -26,7 +26,12 @@ from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain import partitions, plan
 from lakehouse_backfill.domain.catch_up import TableState
-from lakehouse_backfill.domain.diff import Cause, ComparedState, Factor, InputChange
+from lakehouse_backfill.domain.comparison.attribution import (
+    Cause,
+    ComparedState,
+    Factor,
+    InputChange,
+)
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import LINEAGE_NAMES

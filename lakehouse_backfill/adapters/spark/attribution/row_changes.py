@@ -23,8 +23,8 @@ from pyspark.sql.types import StructType
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.domain.checks import DiffSample
-from lakehouse_backfill.domain.diff import Cause, InputChange
+from lakehouse_backfill.domain.comparison.attribution import Cause, InputChange
+from lakehouse_backfill.domain.comparison.diff import DiffSample
 from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.serialization import to_json_value

@@ -21,7 +21,12 @@ from lakehouse_backfill.adapters.spark.commits.java_api import (
 )
 from lakehouse_backfill.core.planning.target.write_path import clone_metadata
 from lakehouse_backfill.domain.partitions import RowRange
-from lakehouse_backfill.domain.publication import CloneCommit, InspectedState, NewSchema, SwapCommit
+from lakehouse_backfill.domain.tables.commits import (
+    CloneCommit,
+    InspectedState,
+    NewSchema,
+    SwapCommit,
+)
 from lakehouse_backfill.errors import Conflict, NotFound, TooBusy
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.tables import TableCommitter

@@ -25,9 +25,9 @@ from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
     FENCE_UUID_PROPERTY,
 )
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.labels.names import quote_identifier
-from lakehouse_backfill.domain.publication import (
+from lakehouse_backfill.domain.tables.commits import (
     REWRITE_PROPERTY,
     InspectedState,
     PartitionContent,

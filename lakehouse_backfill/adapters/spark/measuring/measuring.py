@@ -37,13 +37,13 @@ from lakehouse_backfill.core.validation.partition_totals import (
 )
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskSources
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.table import SchemaChange
+from lakehouse_backfill.domain.tables.schema_change import SchemaChange
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.compute import MeasuredSides
 

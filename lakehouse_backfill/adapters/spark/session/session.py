@@ -32,7 +32,7 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
     silence_query_loggers,
     spark_errors,
 )
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import (
     BackfillError,
     Blocked,

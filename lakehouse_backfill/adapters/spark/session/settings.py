@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
 from lakehouse_backfill.adapters.spark.session.read_guard import NO_EXTERNAL_XML, without_servers
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError
 
 ICEBERG_VERSION = "1.12.0"

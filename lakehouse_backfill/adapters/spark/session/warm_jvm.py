@@ -29,7 +29,7 @@ from lakehouse_backfill.adapters.spark.session.warm_session import (
     session_facts,
     spark_settings,
 )
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import BackfillError, Conflict, EnvironmentDown
 
 if TYPE_CHECKING:

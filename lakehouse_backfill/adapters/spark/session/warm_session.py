@@ -26,7 +26,7 @@ from pathlib import Path
 from lakehouse_backfill import __version__
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.command_lines import VOLATILE_VARIABLES
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 
 #: The folder of the files, in the project's state folder.
 FOLDER = "session"

@@ -34,12 +34,12 @@ from lakehouse_backfill.adapters.spark.staging.merge import (
     require_same_columns,
 )
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.domain.tables.schema_change import added_column_names
 from lakehouse_backfill.errors import ChecksFailed
 
 _BASE, _JOB = "lhb_base", "lhb_job"
@@ -67,7 +67,7 @@ def given_columns(plan: Plan, output: DataFrame, target: StructType) -> StructTy
 
 def columns_of_no_base_row(plan: Plan, base: DataFrame) -> tuple[str, ...]:
     """Return what the run adds, and restated columns that the table got after its last commit."""
-    added = table.added_column_names(declared_schema_change(plan))
+    added = added_column_names(declared_schema_change(plan))
     restated = plan.resolved.manifest.target.columns or ()
     return (*added, *(name for name in restated if name not in (*base.columns, *added)))
 
@@ -202,7 +202,7 @@ class ColumnComposer:
         base, change = plan.resolved.target, declared_schema_change(plan)
         held = self._tables.read_scope(base.table, base.snapshot_id, scope)
         restated = plan.resolved.manifest.target.columns or ()
-        given = {*table.added_column_names(change), *restated}
+        given = {*added_column_names(change), *restated}
         kept, there = (
             StructType([field for field in schema.fields if field.name not in given])
             for schema in (target, held.schema)

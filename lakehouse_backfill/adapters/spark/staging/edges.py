@@ -27,8 +27,8 @@ from lakehouse_backfill.adapters.spark.staging.compose import DeletedRowFilter
 from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Contract, Measure
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 

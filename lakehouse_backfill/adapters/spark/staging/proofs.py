@@ -19,7 +19,7 @@ from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_col
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.planning.scope import resolve
-from lakehouse_backfill.domain.diff import Checksum, Repetition
+from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES

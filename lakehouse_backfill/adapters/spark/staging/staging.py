@@ -42,7 +42,7 @@ from lakehouse_backfill.adapters.spark.stateful.store import StateStore
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
-from lakehouse_backfill.domain.diff import Checksum, Repetition
+from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.rollout import TRIAL_TABLE

@@ -28,7 +28,8 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.table import ColumnSpan, LiveFile, TableInfo, TableRef
+from lakehouse_backfill.domain.tables.files import ColumnSpan, LiveFile
+from lakehouse_backfill.domain.tables.table import TableInfo, TableRef
 from lakehouse_backfill.errors import (
     HistoryGone,
     NotFound,

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField
-from lakehouse_backfill.domain.table import ColumnSpan, LiveFile, visible_rows
+from lakehouse_backfill.domain.tables.files import ColumnSpan, LiveFile, visible_rows
 
 Item = TypeVar("Item")
 

@@ -15,14 +15,15 @@ from typing import Any
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import version_labels
-from lakehouse_backfill.domain import table
-from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.diff import Checksum, FileBytes
+from lakehouse_backfill.domain.checks import StoredCheck, ValidationResult
+from lakehouse_backfill.domain.comparison.checksums import Checksum, FileBytes
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, Publication
+from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, Event
-from lakehouse_backfill.domain.table import StoredCheck, TableRef
+from lakehouse_backfill.domain.tables.commits import REWRITE_PROPERTY
+from lakehouse_backfill.domain.tables.schema_change import added_column_names
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import BackfillError, LostFile, NotFound, Unsupported
 
 #: Up to this many differences are named; the others are counted.
@@ -276,7 +277,7 @@ class Verification:
         return reduce(Checksum.__add__, (Checksum.parse(file["checksum"]) for file in files))
 
     def _measure(self, one: RunSnapshot, labels: tuple[str, ...]) -> dict[str, Checksum]:
-        added = table.added_column_names(declared_schema_change(self.plan))
+        added = added_column_names(declared_schema_change(self.plan))
         return self.context.compute().measuring.checksums(
             one.table,
             one.snapshot_id,

@@ -22,10 +22,11 @@ from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
 from lakehouse_backfill.core.runs import roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer, readers
+from lakehouse_backfill.domain.checks import StoredCheck
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.domain.table import StoredCheck, TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import NotFound, Tampered
 
 _ACCEPT_VERBS = ("accept", roles.CARRIED_DECISION_VERBS["accept"])

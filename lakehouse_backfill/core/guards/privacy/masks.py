@@ -6,7 +6,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.guards.privacy import KEYED_MASKS, ColumnPrivacy, MaskKeyPin, key_id
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import ConfigError, Tampered
 from lakehouse_backfill.ports.system import Secrets
 

@@ -28,7 +28,8 @@ from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source, u
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
-from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
+from lakehouse_backfill.domain.tables.files import LiveFile
+from lakehouse_backfill.domain.tables.table import Snapshot, TableInfo, TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.compute import ComputePorts, InputSwapRequest
 

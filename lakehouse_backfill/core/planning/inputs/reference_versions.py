@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, Reference
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound, TargetChanged, attach_error_field
 
 

@@ -33,7 +33,8 @@ from lakehouse_backfill.domain.plan import (
 )
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.stateful import states
-from lakehouse_backfill.domain.table import ColumnSpan, TableRef
+from lakehouse_backfill.domain.tables.files import ColumnSpan
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound, TargetChanged, Unsupported
 
 _FIX = "write --window T1..T2, e.g. 2026-01-03..2026-01-05, or instants such as 2026-01-03T06:00Z"

@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.run import Period
 from lakehouse_backfill.domain.serialization import PartitionValue
 from lakehouse_backfill.domain.stateful import states
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound, attach_error_field
 
 _MIDNIGHT = time(0, tzinfo=timezone.utc)

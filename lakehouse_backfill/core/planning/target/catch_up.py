@@ -10,7 +10,7 @@ from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import CatchUp, Drift, ExcludedRows
 from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope, describe_labels
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest

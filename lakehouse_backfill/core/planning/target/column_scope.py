@@ -18,13 +18,13 @@ from lakehouse_backfill.core.planning.target.schema_changes import (
 )
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest, Target, unplannable
 from lakehouse_backfill.domain.partitions import ScopeField, describe_labels
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.tables.schema_change import added_column_names
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import ConfigError, NotFound, Tampered
 
 COLUMNS_FIELD = "target.columns"
@@ -85,7 +85,7 @@ def require_fitting_columns(
             fix=f"remove {COLUMNS_FIELD}: a first run computes whole rows",
             field=COLUMNS_FIELD,
         )
-    added = table.added_column_names(manifest.target.schema_change)
+    added = added_column_names(manifest.target.schema_change)
     _require_restatable(names, added, contract, base, scoped_by)
     if unnamed := [name for name in added if name not in names]:
         raise ConfigError(

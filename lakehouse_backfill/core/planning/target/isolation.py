@@ -14,10 +14,12 @@ from lakehouse_backfill.core.planning.target.write_path import (
     staging_location_notes,
 )
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import Isolation
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.plan import ResolvedManifest
-from lakehouse_backfill.domain.table import Capabilities, TableInfo, branch_shadow
+from lakehouse_backfill.domain.profile import Isolation
+from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import Unsupported
 
 

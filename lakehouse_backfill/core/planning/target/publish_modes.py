@@ -13,8 +13,8 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunKind, RunManifest, unplannable
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, declared_schema_change
-from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.commits import AdoptRequest
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import Blocked, ConfigError, Conflict, Unsupported
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.labels.values import (
     bucket_number,
     example_of,
@@ -42,7 +42,7 @@ from lakehouse_backfill.domain.partitions import (
 )
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts
-from lakehouse_backfill.domain.table import Column, TableInfo
+from lakehouse_backfill.domain.tables.table import Column, TableInfo
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 #: Names of columns that say when a row was processed: a job that runs again would always win.

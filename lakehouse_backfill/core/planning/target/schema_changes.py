@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest, unplannable
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import Column, SchemaChange, SchemaStep, TableInfo
+from lakehouse_backfill.domain.tables.schema_change import (
+    SchemaChange,
+    SchemaStep,
+    added_column_names,
+    normalise_type,
+    renamed_columns,
+)
+from lakehouse_backfill.domain.tables.table import Column, TableInfo
 from lakehouse_backfill.errors import ConfigError
 
 #: Field, whether what it says does not fit, the problem with it, and what to do instead.
@@ -146,7 +152,7 @@ def _step_fault(
 def _wrong_change(
     step: SchemaStep, column: Column, change: SchemaChange, contract: Contract, base: TableInfo
 ) -> tuple[str, str]:
-    if _SIMPLE.fullmatch(table.normalise_type(column.type)) is None:
+    if _SIMPLE.fullmatch(normalise_type(column.type)) is None:
         return f"{column.name} is {column.type}", "choose a column of a simple type"
     bound = _column_dependency(column.name, contract, base)
     if bound:
@@ -162,7 +168,7 @@ def _wrong_add(step: SchemaStep, name: str, base: TableInfo) -> tuple[str, str]:
         return f"add {name} needs `type`, and no `to`", "write e.g. {add: NAME, type: long}"
     if _is_taken(name, base):
         return f"{base.table} has a column {name} already", "remove the step, or use another name"
-    if _SIMPLE.fullmatch(table.normalise_type(step.type)) is None:
+    if _SIMPLE.fullmatch(normalise_type(step.type)) is None:
         return (
             f"{step.type} is no simple Iceberg type",
             "write e.g. long, string, date, timestamptz, decimal(10, 2)",
@@ -171,9 +177,7 @@ def _wrong_add(step: SchemaStep, name: str, base: TableInfo) -> tuple[str, str]:
 
 
 def _wrong_type(step: SchemaStep, column: Column) -> tuple[str, str]:
-    if step.to is not None and _is_wider(
-        table.normalise_type(column.type), table.normalise_type(step.to)
-    ):
+    if step.to is not None and _is_wider(normalise_type(column.type), normalise_type(step.to)):
         return "", ""
     return (
         f"{column.name} is {column.type} and cannot become {step.to}",
@@ -189,8 +193,8 @@ def _wrong_name(
     if _NAME.fullmatch(new) is None or new in LINEAGE_NAMES:
         return f"{new or 'nothing'} is no name for a column", "write letters, digits and _"
     others = [
-        *table.added_column_names(change),
-        *(to for was, to in table.renamed_columns(change).items() if was != old),
+        *added_column_names(change),
+        *(to for was, to in renamed_columns(change).items() if was != old),
     ]
     if _is_taken(new, base) or new.lower() in (other.lower() for other in others):
         return f"{new} is the name of another column", "use a name that is free"
@@ -219,7 +223,7 @@ def _column_dependency(name: str, contract: Contract, base: TableInfo) -> str:
 
 
 def _is_wider(old_type: str, new_type: str) -> bool:
-    old, new = table.normalise_type(old_type), table.normalise_type(new_type)
+    old, new = normalise_type(old_type), normalise_type(new_type)
     if (old, new) in (("int", "long"), ("float", "double")):
         return True
     one, other = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)

@@ -27,8 +27,9 @@ from lakehouse_backfill.domain.plan import (
     ResolvedManifest,
     TableFacts,
 )
-from lakehouse_backfill.domain.publication import CloneCommit
-from lakehouse_backfill.domain.table import Column, TableInfo, parse_branch_shadow
+from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
+from lakehouse_backfill.domain.tables.commits import CloneCommit
+from lakehouse_backfill.domain.tables.table import Column, TableInfo
 from lakehouse_backfill.errors import Unsupported
 
 #: A clone's log of earlier metadata files would be the target's, which its commits would delete.

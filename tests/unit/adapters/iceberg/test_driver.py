@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
 
 

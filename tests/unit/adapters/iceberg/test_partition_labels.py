@@ -32,7 +32,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import load_table
 from lakehouse_backfill.adapters.iceberg.partitions import ColumnSpans, finest_scope_field
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
+from lakehouse_backfill.domain.tables.table import Column, PartitionField, TableInfo
 from lakehouse_backfill.errors import Unsupported
 from tests.support.lakes.catalogs import catalog_of
 

@@ -16,7 +16,7 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.signers import require_bound_environment, signed_environment
 from lakehouse_backfill.core.versions.reserve import sign_row
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed

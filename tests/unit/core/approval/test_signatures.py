@@ -22,8 +22,8 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.identity import statement
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,

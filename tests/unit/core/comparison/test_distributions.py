@@ -20,7 +20,8 @@ from lakehouse_backfill.core.comparison.distributions import (
     describe_numbers,
     mean_shift,
 )
-from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff, Distribution, DistributionBar
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.comparison.diff import ColumnDiff, Distribution, DistributionBar
 
 pytestmark = pytest.mark.req("Q5")
 NUMBERS = st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=60)

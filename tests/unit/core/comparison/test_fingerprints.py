@@ -16,10 +16,11 @@ from lakehouse_backfill.core.publication.publication import PUBLICATION
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.diff import Checksum, FileFingerprint
+from lakehouse_backfill.domain.comparison.checksums import Checksum, FileFingerprint
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.domain.table import LiveFile, TableRef
+from lakehouse_backfill.domain.tables.files import LiveFile
+from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake

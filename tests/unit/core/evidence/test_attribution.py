@@ -17,7 +17,7 @@ from lakehouse_backfill.core.evidence.attribution import (
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.diff import Factor
+from lakehouse_backfill.domain.comparison.attribution import Factor
 from lakehouse_backfill.domain.plan import PreviousCodePin
 from lakehouse_backfill.errors import ApprovalMissing, ConfigError, NotFound, WriteForbidden
 from tests.support.fakes.compute import FakeCompute, SilentProgress

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.evidence import attribution, origins
-from lakehouse_backfill.domain.diff import CAUSE_CLASSES, ComparedState, Factor
+from lakehouse_backfill.domain.comparison.attribution import CAUSE_CLASSES, ComparedState, Factor
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from tests.support.examples.dossiers import plan

@@ -32,7 +32,7 @@ from lakehouse_backfill.core.versions.pointer import runs_by_partition
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField, as_instant
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.results.origins import StaleResult
 from tests.support.fakes import steps

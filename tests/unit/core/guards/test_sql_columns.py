@@ -15,7 +15,7 @@ from lakehouse_backfill.core.guards.sql_columns import (
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.domain.plan import SourcePin
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 from lakehouse_backfill.errors import ConfigError
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 

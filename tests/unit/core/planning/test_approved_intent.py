@@ -17,9 +17,10 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import open_plan
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.contract import Consumer, Profile
+from lakehouse_backfill.domain.contract import Consumer
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, RunState
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     Blocked,

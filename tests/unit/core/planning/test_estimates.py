@@ -20,10 +20,10 @@ from lakehouse_backfill.core.planning.estimates import (
 from lakehouse_backfill.core.planning.pace import learn
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import Prices
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Estimate
-from lakehouse_backfill.domain.table import ScanEstimate
+from lakehouse_backfill.domain.profile import Prices
+from lakehouse_backfill.domain.tables.files import ScanEstimate
 from lakehouse_backfill.errors import LimitExceeded
 from tests.support.examples.paces import a_sample
 from tests.support.examples.plans import NOON, a_plan, with_fields

@@ -22,11 +22,11 @@ from lakehouse_backfill.core.planning.estimates import (
 )
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import Prices, Profile
 from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.manifest import Limits
 from lakehouse_backfill.domain.plan import ChunkEstimate, Estimate, Plan
-from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.domain.profile import Prices, Profile
+from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import LimitExceeded
 from tests.support.examples.paces import a_sample
 from tests.support.examples.plans import NOON, a_plan, with_fields

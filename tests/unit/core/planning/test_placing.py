@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.table import ScopedFiles, SpecPartitions
+from lakehouse_backfill.domain.tables.files import ScopedFiles, SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.lake import FakeLake

@@ -11,7 +11,7 @@ from lakehouse_backfill.core.planning.inputs.pins import require_current_names
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.table import Column, Snapshot
+from lakehouse_backfill.domain.tables.table import Column, Snapshot
 from lakehouse_backfill.errors import ConfigError, Unsupported
 from tests.support.examples.plans import with_fields
 from tests.support.fakes.context import PRODUCT, context, declared, lake

@@ -15,7 +15,7 @@ from lakehouse_backfill.core.evidence.verification.verify import VerifyOutcome, 
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import resolve_accepted
-from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, CommitResult
+from lakehouse_backfill.domain.tables.commits import REWRITE_PROPERTY, CommitResult
 from tests.support.fakes.compute import FakeCompute, checksum
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake

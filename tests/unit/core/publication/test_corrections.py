@@ -14,7 +14,7 @@ from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.correction_topic import TOPIC_LEDGER, give_up
 from lakehouse_backfill.core.versions.readers import resolve_accepted
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
     Blocked,

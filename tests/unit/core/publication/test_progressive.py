@@ -13,8 +13,8 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import resolve_accepted
-from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
 from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.tables.commits import AdoptRequest, CommitResult
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, TargetChanged, Unsupported
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake

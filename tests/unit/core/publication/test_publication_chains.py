@@ -23,8 +23,8 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.checks import MeasureTotal
 from lakehouse_backfill.domain.guards.safety import PublishWindow
-from lakehouse_backfill.domain.publication import CommitResult, RevertRequest
 from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.tables.commits import CommitResult, RevertRequest
 from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.kills import Killed, killed_at, other_process

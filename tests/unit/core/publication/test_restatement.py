@@ -17,7 +17,7 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.readers import accepted_versions, resolve_accepted
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake

@@ -12,7 +12,7 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.publication.rollback_content import plan_rewrites, rollback_shadow_name
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import RestoreChunk
-from lakehouse_backfill.domain.table import Column, Snapshot, TableRef
+from lakehouse_backfill.domain.tables.table import Column, Snapshot, TableRef
 from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, contract

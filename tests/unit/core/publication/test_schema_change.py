@@ -12,7 +12,7 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.target.publish_modes import adopt_request
 from lakehouse_backfill.core.publication.rollback import plan_rollback, remaining_column_changes
 from lakehouse_backfill.domain.plan import ChosenWritePath
-from lakehouse_backfill.domain.table import SchemaStep
+from lakehouse_backfill.domain.tables.schema_change import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.fakes.steps import published_run, staged_run, world

@@ -8,10 +8,11 @@ import pytest
 
 from lakehouse_backfill.core.publication.publication import require_copy_of_rehearsal
 from lakehouse_backfill.core.rehearsal import rehearse
-from lakehouse_backfill.domain.contract import Profile, Roles
+from lakehouse_backfill.domain.contract import Roles
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.safety import PublishWindow, Switches
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.publication import REHEARSAL_PROPERTY
 from lakehouse_backfill.domain.stateful.declaration import StateStart
 from lakehouse_backfill.errors import ConfigError, Conflict, NotAllowed

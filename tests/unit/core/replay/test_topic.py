@@ -17,7 +17,7 @@ from lakehouse_backfill.core.replay.topic import (
     check_topic,
     replay_into_topic,
 )
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.sources.events import (
     EventStoreDeclaration,
     ReplayJob,

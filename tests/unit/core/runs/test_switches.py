@@ -14,7 +14,7 @@ from lakehouse_backfill.core.publication.publish import publish, publish_with_ca
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.roles import describe_switched_off, require_switched_on
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, TargetChanged
 from tests.support.fakes.compute import FakeCompute

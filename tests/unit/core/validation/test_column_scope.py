@@ -10,7 +10,7 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import column_scope
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.partitions import Scope
 from tests.support.fakes.context import declared
 from tests.support.fakes.lake import DAY

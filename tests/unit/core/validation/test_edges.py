@@ -12,7 +12,7 @@ from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.validation import edges
 from lakehouse_backfill.core.validation.edges import probe_edges
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeReport
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.manifest import InputRange, Validation
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan

@@ -13,7 +13,7 @@ from lakehouse_backfill.core.staging.pause import pause
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import EdgePartition
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import EDGES_DETAIL, RunState
 from lakehouse_backfill.errors import ChecksFailed, EnvironmentDown, RunPaused, WriteForbidden

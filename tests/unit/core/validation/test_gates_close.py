@@ -16,19 +16,13 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.checks import (
-    CheckResult,
-    ColumnDiff,
-    Diff,
-    Distribution,
-    MeasurePoint,
-    MeasureTotal,
-)
+from lakehouse_backfill.domain.checks import CheckResult, MeasurePoint, MeasureTotal
+from lakehouse_backfill.domain.comparison.diff import ColumnDiff, Diff, Distribution
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, ChunkFacts, Rejects, RunState
-from lakehouse_backfill.domain.table import Column, TableInfo
+from lakehouse_backfill.domain.tables.table import Column, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, IllegalMove
 from tests.support.examples.plans import a_plan
 from tests.support.fakes.compute import FakeCompute

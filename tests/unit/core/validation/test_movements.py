@@ -10,7 +10,7 @@ from lakehouse_backfill.core.validation.movements import (
     describe_range,
     describe_secret_search,
 )
-from lakehouse_backfill.domain.table import CatalogMovements, TableMovement
+from lakehouse_backfill.domain.tables.table import CatalogMovements, TableMovement
 from tests.support.examples.plans import a_plan, with_fields
 
 PLAN = a_plan()

@@ -13,7 +13,7 @@ from lakehouse_backfill.core.versions.pointer import (
 )
 from lakehouse_backfill.core.versions.reserve import reserve_version
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
-from lakehouse_backfill.domain.publication import PartitionRestore
+from lakehouse_backfill.domain.tables.commits import PartitionRestore
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 from tests.support.examples.plans import a_publication
 from tests.support.fakes.context import context, declared, lake

@@ -11,7 +11,6 @@ import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.guards.compute import (
     ComputePlaces,
     describe_place,
@@ -19,6 +18,7 @@ from lakehouse_backfill.domain.guards.compute import (
     require_apart,
 )
 from lakehouse_backfill.domain.manifest import Compute
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import Blocked, ConfigError
 from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.steps import approved_run

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.domain.labels import names
-from lakehouse_backfill.domain.table import (
-    TableRef,
+from lakehouse_backfill.domain.tables.branch_shadow import (
     branch_shadow,
     parse_branch_shadow,
     shadow_of_branch,
 )
+from lakehouse_backfill.domain.tables.table import TableRef
 
 HOSTILE = st.text(
     st.one_of(st.characters(exclude_categories=("Cs", "Cc")), st.sampled_from("`.\"'@ ${};-/\\")),

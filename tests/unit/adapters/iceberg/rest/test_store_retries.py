@@ -8,7 +8,7 @@ from pyiceberg.io.pyarrow import _import_retry_strategy
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.rest.store_retries import PatientS3Retries
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 
 NAMED = {"name": "lake", "uri": "sqlite:///${project}/c.db", "warehouse": "s3://b/w"}
 

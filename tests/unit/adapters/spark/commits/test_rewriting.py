@@ -10,7 +10,7 @@ import pytest
 from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites, translate_conflicts
 from lakehouse_backfill.adapters.spark.dataframes import TABLE_MOVED_MARKER, SparkTables
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
-from lakehouse_backfill.domain.publication import InspectedState, PartitionContent, SwapCommit
+from lakehouse_backfill.domain.tables.commits import InspectedState, PartitionContent, SwapCommit
 from lakehouse_backfill.errors import TooBusy
 
 EPOCH, FENCE_UUID = "lakehouse-backfill.epoch", "lakehouse-backfill.fence-uuid"

@@ -17,7 +17,7 @@ from lakehouse_backfill.adapters.spark.session.settings import (
     SparkSettings,
 )
 from lakehouse_backfill.adapters.system.process import NullProgress
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.onboarding import run_doctor
 from lakehouse_backfill.results.proof import DoctorCheck

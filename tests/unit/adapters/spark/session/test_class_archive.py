@@ -17,7 +17,7 @@ from lakehouse_backfill.adapters.spark.session import class_archive, jvm, sessio
 from lakehouse_backfill.adapters.spark.session.class_archive import ArchiveUse, ClassArchives
 from lakehouse_backfill.adapters.spark.session.java import require_java
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import EnvironmentDown
 
 WHOLE = struct.pack("=I", 0xF00BABA8) + b"classes"

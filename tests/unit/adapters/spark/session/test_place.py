@@ -13,7 +13,7 @@ import pytest
 from lakehouse_backfill.adapters.spark.session import session
 from lakehouse_backfill.adapters.spark.session.place import master_addresses
 from lakehouse_backfill.adapters.spark.session.session import open_session
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
 
 CATALOG = {

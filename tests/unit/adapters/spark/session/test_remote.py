@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.session import session
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import Blocked, ConfigError, EnvironmentDown
 
 

@@ -21,7 +21,7 @@ from lakehouse_backfill.adapters.spark.session.warm_session import (
     WarmSession,
     session_facts,
 )
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import EnvironmentDown
 from lakehouse_backfill.wiring.warm_session import WarmSessions
 

@@ -16,7 +16,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
     labels_with_rows,
 )
 from lakehouse_backfill.domain.partitions import ScopeField, partition_label
-from lakehouse_backfill.domain.table import ColumnSpan, LiveFile, visible_rows
+from lakehouse_backfill.domain.tables.files import ColumnSpan, LiveFile, visible_rows
 
 DAY = ScopeField(column="day", transform="identity", type="date")
 HOUR = ScopeField(column="at", transform="hour", type="timestamptz")

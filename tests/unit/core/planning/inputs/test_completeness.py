@@ -15,7 +15,7 @@ from lakehouse_backfill.domain.contract import Assumption, Contract
 from lakehouse_backfill.domain.manifest import InputRange, Source
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.tables.table import Column
 from lakehouse_backfill.errors import ConfigError, NotAllowed, Unsupported
 from tests.support.examples.plans import a_plan, with_fields
 from tests.support.fakes.context import context, contract, declared, lake

@@ -12,7 +12,7 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.target import column_scope
 from lakehouse_backfill.core.planning.target.column_scope import earlier_part_warnings
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.table import PartitionField, TableInfo
+from lakehouse_backfill.domain.tables.table import PartitionField, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import columns_of, with_fields
 from tests.support.fakes.context import context, contract, declared, lake

@@ -10,9 +10,9 @@ import pytest
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.target.isolation import branch_problem, choose_isolation
 from lakehouse_backfill.core.planning.target.write_path import _BUILT, way_to_shadow
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
-from lakehouse_backfill.domain.table import Capabilities
+from lakehouse_backfill.domain.profile import Profile
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes import context as fake
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.planning.target import row_changes
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope
-from lakehouse_backfill.domain.table import PartitionField, TableInfo
+from lakehouse_backfill.domain.tables.table import PartitionField, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import columns_of
 from tests.support.fakes.context import contract, declared

@@ -10,7 +10,7 @@ from lakehouse_backfill.core.planning.target.write_path import (
     staging_location_notes,
 )
 from lakehouse_backfill.domain.plan import JvmState, TableFacts
-from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes.context import declared
 

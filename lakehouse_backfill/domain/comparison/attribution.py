@@ -1,8 +1,4 @@
-"""Diff previews, attribution of changed rows, checksums and file fingerprints.
-
-A checksum does not depend on row order; its definition is fixed in docs/row-hash.md. Previews come
-from metadata alone. Attribution covers the sampled partitions only.
-"""
+"""Why rows changed: causes, and the rows that each explains. Of the sampled partitions only."""
 
 from __future__ import annotations
 
@@ -11,19 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from lakehouse_backfill.domain.checks import DiffSample
+from lakehouse_backfill.domain.comparison.diff import DiffSample
 from lakehouse_backfill.domain.serialization import Value
 
 #: What can change a row; `unexplained`: no swapped factor accounts for the change.
 Cause = Literal[
     "code", "late_input", "upstream", "reference", "deletion", "live_write", "unexplained"
 ]
+
+
 #: The class that counts a row: its cause, or `several` for more than one cause.
 CauseClass = Cause | Literal["several"]
+
+
 CAUSE_CLASSES: tuple[CauseClass, ...] = (
     "code", "late_input", "upstream", "reference", "deletion", "live_write", "several",
     "unexplained",
 )  # fmt: skip
+
 
 #: What is known about how the old side was computed: by a run with a known plan, by the code that
 #: the manifest names, from the inputs as they were when the partition was last written (the code is
@@ -147,141 +148,3 @@ class Attribution(Value):
             "sampled": list(self.sampled),
             "sampled_share": round(share, 6),
         }
-
-
-CHECKSUM_ALGORITHM = "lhb-rowhash-1"
-_MASK = (1 << 64) - 1
-
-
-class Checksum(Value):
-    """Count, XOR and sum modulo 2^64 of the 64-bit row hashes: 128 bits that add up over rows.
-
-    `shape` is the digest of the hashed columns' names and canonical types: checksums of different
-    shapes are never equal.
-    """
-
-    rows: int
-    xor: int
-    total: int
-    shape: str
-    algorithm: str = CHECKSUM_ALGORITHM
-
-    def __add__(self, other: Checksum) -> Checksum:
-        if (self.algorithm, self.shape) != (other.algorithm, other.shape):
-            raise ValueError("checksums of different algorithms or shapes do not add up")
-        return Checksum(
-            rows=self.rows + other.rows,
-            xor=self.xor ^ other.xor,
-            total=(self.total + other.total) & _MASK,
-            shape=self.shape,
-            algorithm=self.algorithm,
-        )
-
-    @property
-    def text(self) -> str:
-        """`lhb-rowhash-1:<shape, 8 hex>:<rows>:<xor, 16 hex><total, 16 hex>`."""
-        return f"{self.algorithm}:{self.shape[:8]}:{self.rows}:{self.xor:016x}{self.total:016x}"
-
-    @staticmethod
-    def parse(text: str) -> Checksum:
-        """Parse a `text`; the shape has only the digits that the text holds."""
-        algorithm, shape, rows, digits = text.split(":")
-        return Checksum(
-            rows=int(rows), xor=int(digits[:16], 16), total=int(digits[16:], 16), shape=shape,
-            algorithm=algorithm,
-        )  # fmt: skip
-
-    @staticmethod
-    def empty(shape: str) -> Checksum:
-        """Return the checksum of no rows."""
-        return Checksum(rows=0, xor=0, total=0, shape=shape)
-
-
-class Repetition(Value):
-    """One output, computed twice; `columns` are those whose values differ as a multiset."""
-
-    first: Checksum
-    second: Checksum
-    columns: tuple[str, ...] = ()
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether both are the same multiset of rows."""
-        return self.first == self.second
-
-
-class FileBytes(Value):
-    """The bytes of a stored file: their number and SHA-256 (64 hex digits)."""
-
-    size_bytes: int
-    sha256: str
-
-
-class FileFingerprint(Value):
-    """One data file, hashed once: its rows without those that delete files hide, and its bytes.
-
-    `reading` identifies the table's columns for the file (field ids, names, types): under another
-    schema the same bytes read as other rows, and have another fingerprint.
-    """
-
-    path: str
-    table: str
-    reading: str
-    partition: str | None
-    size_bytes: int
-    checksum: Checksum
-    sha256: str
-    run_id: str | None
-    at: datetime
-
-
-class FileTotals(Value):
-    """Files with their rows and bytes by metadata; rows that delete files hide count too."""
-
-    files: int = 0
-    rows: int = 0
-    bytes: int = 0
-
-
-class PartitionPreview(Value):
-    """One partition: why both sides are the same, or what a diff would read of it."""
-
-    partition: str | None
-    proven_by: Literal["shared files", "fingerprints"] | None
-    old: FileTotals
-    new: FileTotals
-
-
-class DiffPreview(Value):
-    """What is proven to be the same without reading a row, and what would have to be read.
-
-    `identical` is never guessed: false means that rows would have to be compared, and they may be
-    equal. `shared_to_count` are files that are proven to be the same, but must be read once because
-    metadata does not give the number of their rows in the diff.
-    """
-
-    old: str
-    new: str
-    key: tuple[str, ...]
-    identical: bool
-    shared: FileTotals
-    equal_by_fingerprint: FileTotals
-    old_to_read: FileTotals
-    new_to_read: FileTotals
-    partitions: tuple[PartitionPreview, ...]
-    shared_to_count: FileTotals = FileTotals()
-
-    @property
-    def bytes_to_read(self) -> int:
-        """Bytes of files of both sides, and of shared ones whose rows must be counted."""
-        sides = self.old_to_read.bytes + self.new_to_read.bytes
-        return sides + self.shared_to_count.bytes
-
-
-class EngineChoice(Value):
-    """Which engine compares, and why."""
-
-    engine: Literal["local", "spark"]
-    why: str
-    bytes_to_read: int | None
-    limit_bytes: int

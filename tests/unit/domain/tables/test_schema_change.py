@@ -8,10 +8,14 @@ import pytest
 
 from lakehouse_backfill.core.planning.target import schema_changes
 from lakehouse_backfill.core.validation import gates
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.table import Column, SchemaStep, TableInfo
+from lakehouse_backfill.domain.tables.schema_change import (
+    SchemaStep,
+    schema_change_notes,
+    schema_differences,
+)
+from lakehouse_backfill.domain.tables.table import Column, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import columns_of
 from tests.support.fakes.context import contract, declared
@@ -143,7 +147,7 @@ def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> No
         {"rename": "amount", "to": "total"},
     )  # fmt: skip
     given = contract(consumers=[{"name": "board", "tolerates_restatement": True}])
-    assert table.schema_change_notes(change, given) == (
+    assert schema_change_notes(change, given) == (
         "columns change in the commit of the publication: add note string, widen amount to "
         "decimal(20,0), rename amount to total",
         "the contract does not list note, total: add it before the next run",
@@ -152,7 +156,7 @@ def test_the_plan_says_what_changes_for_whom_and_what_the_contract_lacks() -> No
         "consumers who see other columns: board",
         "rollback puts the rows back and leaves the columns: old rows read null",
     )
-    assert table.schema_change_notes((), given) == ()
+    assert schema_change_notes((), given) == ()
 
 
 CHANGE = steps(
@@ -169,17 +173,17 @@ def after(**changes: Any) -> tuple[Column, ...]:
 
 @pytest.mark.req("Q2")
 def test_columns_are_held_against_the_change_by_their_ids() -> None:
-    assert table.schema_differences(COLUMNS, after(), CHANGE) == ()
-    assert table.schema_differences(COLUMNS, COLUMNS, ()) == ()
-    assert table.schema_differences(COLUMNS, COLUMNS, CHANGE) == ("small", "note")
-    assert table.schema_differences(COLUMNS, after(type="int"), CHANGE) == ("wide",)
-    assert table.schema_differences(COLUMNS, after(required=True), CHANGE) == ("wide",)
-    assert table.schema_differences(COLUMNS, after()[1:], CHANGE) == ("day",)
+    assert schema_differences(COLUMNS, after(), CHANGE) == ()
+    assert schema_differences(COLUMNS, COLUMNS, ()) == ()
+    assert schema_differences(COLUMNS, COLUMNS, CHANGE) == ("small", "note")
+    assert schema_differences(COLUMNS, after(type="int"), CHANGE) == ("wide",)
+    assert schema_differences(COLUMNS, after(required=True), CHANGE) == ("wide",)
+    assert schema_differences(COLUMNS, after()[1:], CHANGE) == ("day",)
     other = after()[-1].model_copy(update={"type": "int"})
-    assert table.schema_differences(COLUMNS, (*after()[:-1], other), CHANGE) == ("note",)
+    assert schema_differences(COLUMNS, (*after()[:-1], other), CHANGE) == ("note",)
     # The right columns under other ids are others.
     swapped = after(field_id=30)
-    assert table.schema_differences(COLUMNS, swapped, CHANGE) == ("wide", "wide")
+    assert schema_differences(COLUMNS, swapped, CHANGE) == ("wide", "wide")
 
 
 @pytest.mark.req("Q2")

@@ -1,0 +1,1 @@
+"""Comparisons of two states as values: diffs, causes of changed rows, checksums."""

@@ -1,0 +1,1 @@
+"""Tables as values: their state, their files, changes of their columns, and commits to them."""
