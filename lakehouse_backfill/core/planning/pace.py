@@ -18,7 +18,7 @@ from typing import Protocol
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.guards import compute
 from lakehouse_backfill.domain.guards.limits import (
     WINDOW_MINUTES,
