@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.staging import pacer
 from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size, Wait
-from lakehouse_backfill.domain.guards.limits import ChunkAmounts, commit_allowance, earliest_end
+from lakehouse_backfill.domain.guards.limits import (
+    ChunkAmounts,
+    commit_allowance,
+    earliest_end,
+    when_amounts_fit,
+)
 from lakehouse_backfill.domain.guards.safety import PaceLimits, PublishWindow, next_opening
 
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -197,6 +202,23 @@ def test_what_a_plan_expects_of_its_limits_is_what_the_pacer_does_when_nothing_f
     else:
         # Side by side come more chunks only after the first ones were good.
         assert expected <= found.ended
+
+
+@pytest.mark.req("X3")
+@given(LIMITS, CHUNKS)
+def test_what_is_read_one_after_the_other_keeps_the_limits_over_any_5_minutes(
+    limits: PaceLimits, chunks: list[Planned]
+) -> None:
+    found, now = list[tuple[datetime, ChunkAmounts]](), BEGIN
+    for one in chunks:
+        amounts = ChunkAmounts(*one.size, one.seconds)
+        now = when_amounts_fit(limits, found, amounts, now)
+        found.append((now, amounts))
+    landed = [Landed(at, Size(one.rows, one.size_bytes)) for at, one in found]
+    for place, limit in enumerate((limits.rows_per_minute, limits.bytes_per_minute)):
+        assert limit is None or most_in_any(FIVE_MINUTES, landed, place) <= 5 * limit
+    if limits.rows_per_minute is None and limits.bytes_per_minute is None:
+        assert now == BEGIN
 
 
 def test_nothing_waits_without_limits() -> None:
