@@ -23,7 +23,7 @@ from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import set_tag_update
-from lakehouse_backfill.adapters.iceberg.commit.swap import TokenCommit, read_commit_result
+from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit, read_commit_result
 from lakehouse_backfill.adapters.iceberg.schema import TypeParser
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.domain import rollout

@@ -19,18 +19,15 @@ from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit import conflicts
 from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
 from lakehouse_backfill.adapters.iceberg.commit.revert import RevertPlanner, rewritten_adopt_request
+from lakehouse_backfill.adapters.iceberg.commit.row_rewrites import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     ErrorWording,
     Swap,
     SwapPart,
     without_sequence_numbers,
 )
-from lakehouse_backfill.adapters.iceberg.commit.swap import (
-    RowRewriteFinalizer,
-    check_swap,
-    read_commit_result,
-    run_swap,
-)
+from lakehouse_backfill.adapters.iceberg.commit.swap import check_swap, run_swap
+from lakehouse_backfill.adapters.iceberg.commit.token_commit import read_commit_result
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader, ScopeFiles
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift

@@ -1,28 +1,21 @@
-"""Swaps of a table's files: the loop of load, check, write and commit.
+"""Swaps of a table's files: checked against its head, written, and committed once by their token.
 
-The loop repeats on a busy table until the commit succeeds, a check fails, or the time budget is
-spent. Added files are checked in the store before the commit: each must exist with its listed size.
+Added files are checked in the store before the commit: each must exist with its listed size.
 
 PyIceberg writes the snapshot, or a delegated committer does what PyIceberg cannot: it commits
 through Iceberg's Java API, or rewrites rows. Which files to swap is decided before, in the same
-way. A rewrite of rows sets no tags in its commit. It is finalised afterwards: a proof that the
-snapshot equals the candidate, then the tags of both states. The pending work is written in the
-snapshot's summary, so that any later process can finish it; the tag of the new state is set last.
+way. A rewrite of rows is finalised afterwards, by `row_rewrites`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFileContent,
-    ManifestContent,
     ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -31,7 +24,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import manifests, metadata
-from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
 from lakehouse_backfill.adapters.iceberg.commit import conflicts, snapshot_producer
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
@@ -39,108 +31,18 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SwapPart,
     plan_swap,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
-from lakehouse_backfill.adapters.iceberg.rest.answers import commit_refusal
+from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache
 from lakehouse_backfill.adapters.iceberg.schema import build_new_schema
-from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.tables.commits import (
-    REWRITE_PROPERTY,
     AddedFile,
-    CommitResult,
     InspectedState,
-    PendingRewrite,
     SwapCommit,
 )
-from lakehouse_backfill.errors import OutcomeUnknown, Unsupported
+from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.tables import SwapCommitter
 
 _CHECK_THREADS = 16
-
-
-@dataclass(frozen=True)
-class TokenCommit:
-    """One commit to a table that others write to; its token finds it, so it lands only once.
-
-    `action`, `state`, `busy_fix` and `unknown_state` are the wording of its errors.
-    """
-
-    catalog: Catalog
-    table: str
-    token: str
-    action: str
-    state: str
-    busy_fix: str
-    unknown_state: str
-
-    def run(
-        self,
-        prepare: Callable[[Table, int], Callable[[], Snapshot | None] | None],
-        budget_s: float,
-    ) -> Snapshot:
-        """Prepare and land the commit, again while other writers win; return its snapshot.
-
-        `prepare` gets the table as it was loaded last and the number of the attempt. It returns
-        None when another writer was first. Raises TooBusy, OutcomeUnknown.
-        """
-        for number in catalogs.retry_attempts(budget_s):
-            table = catalogs.load_table(self.catalog, self.table)
-            committed = metadata.find_publication_snapshot(table.metadata, self.token)
-            if committed is not None:
-                return committed
-            land = prepare(table, number)
-            committed = None if land is None else self._land(land, table)
-            if committed is not None:
-                return committed
-        raise errors.TooBusy(
-            f"other writers kept winning on {self.table} for {budget_s:.0f} s",
-            state=self.state,
-            fix=self.busy_fix,
-        )
-
-    def _land(self, land: Callable[[], Snapshot | None], table: Table) -> Snapshot | None:
-        """Commit; return None when another writer was first."""
-        try:
-            committed = land()
-        except Exception as error:  # noqa: BLE001 (after any error the commit may have succeeded)
-            return None if catalogs.is_lost_race(error) else self._resolve_outcome(error, table)
-        return committed or self._resolve_outcome(None, table)
-
-    def _resolve_outcome(self, cause: Exception | None, table: Table) -> Snapshot | None:
-        """Look for the commit; return None when it can no longer land.
-
-        It needs the head that was loaded, so that it is refused once the head has moved.
-        Everything is kept if its outcome stays unknown.
-        """
-        current = committed = None
-        try:
-            current = catalogs.load_table(self.catalog, self.table)
-            committed = metadata.find_publication_snapshot(current.metadata, self.token)
-        except errors.BackfillError:
-            pass
-        if committed is not None:
-            return committed
-        # Spark rebases the commits that it makes, so that they may land on another head.
-        is_own = cause is not None and catalogs.is_outage(cause)
-        if is_own and current is not None and _has_moved(table, current):
-            return None
-        reason = f"{type(cause).__name__}: {cause}" if cause else "it is not in the history"
-        refusal = commit_refusal(cause, self.table, self.state)
-        if refusal is not None:
-            raise refusal from cause
-        raise errors.OutcomeUnknown(
-            f"the {self.action} {self.table} may or may not have landed: {reason}",
-            state=self.unknown_state,
-            fix="repeat the same command: it looks at the table first",
-        ) from cause
-
-
-def _has_moved(loaded: Table, current: Table) -> bool:
-    """Return whether main has another head than the one that a commit on `loaded` needs."""
-    is_same_table = loaded.metadata.table_uuid == current.metadata.table_uuid
-    heads = {table.metadata.current_snapshot_id for table in (loaded, current)}
-    return is_same_table and len(heads) > 1
 
 
 def run_swap(
@@ -265,26 +167,6 @@ class _SwapAttempts:
                 fix=self._swap.wording.fix,
             )
         self._checked_files.update(sizes)
-
-
-def read_commit_result(target: str, snapshot: Snapshot, seconds: float) -> CommitResult:
-    """Read the result of a swap from its snapshot."""
-    summary = metadata.snapshot_summary(snapshot)
-
-    def count(name: str) -> int:
-        return int(summary.get(name, "0"))
-
-    return CommitResult(
-        table=target,
-        snapshot_id=snapshot.snapshot_id,
-        before_snapshot_id=snapshot.parent_snapshot_id,
-        files_added=count("added-data-files"),
-        files_removed=count("deleted-data-files"),
-        rows_added=count("added-records"),
-        rows_removed=count("deleted-records"),
-        attempts=count(metadata.ATTEMPTS_PROPERTY),
-        seconds=seconds,
-    )
 
 
 def _refuse_changed_table(swap: Swap, table: Table) -> None:
@@ -422,80 +304,3 @@ def _swap_commit(
 
 def _is_data_file(entry: ManifestEntry) -> bool:
     return bool(entry.data_file.content == DataFileContent.DATA)
-
-
-class RowRewriteFinalizer:
-    """Finalises row rewrites on the tables of one catalog."""
-
-    def __init__(self, catalog: Catalog, writers: TableWriters) -> None:
-        self._catalog = catalog
-        self._writers = writers
-
-    def finalise(self, target: str, snapshot: Snapshot) -> None:
-        """Prove the snapshot and tag it, unless that is done; other snapshots need nothing.
-
-        The state before is tagged first, so that it cannot expire while rows are compared. A state
-        that has already expired gets no tag; a rollback to it is refused. Raises
-        OutcomeUnknown when the snapshot differs from the candidate: it is then visible, and neither
-        accepted nor rolled back.
-        """
-        text = metadata.snapshot_summary(snapshot).get(REWRITE_PROPERTY)
-        if text is None:
-            return
-        pending = PendingRewrite.model_validate_json(text)
-        table = load_table(self._catalog, target)
-        if pending.after is not None and pending.after in table.metadata.refs:
-            return
-        pins = IcebergPins(self._catalog, self._writers)
-        before = snapshot.parent_snapshot_id
-        has_before = any(ancestor.snapshot_id == before for ancestor in table.metadata.snapshots)
-        if pending.before is not None and before is not None and has_before:
-            pins.pin(target, before, pending.before)
-        with translate_errors():
-            _require_in_partitions(target, table, snapshot, pending)
-        self._writers.rows().require_equal(target, snapshot.snapshot_id, pending.contents)
-        if pending.after is not None:
-            pins.pin(target, snapshot.snapshot_id, pending.after)
-
-
-def _require_in_partitions(
-    target: str, table: Table, snapshot: Snapshot, done: PendingRewrite
-) -> None:
-    """Check that every file that the snapshot added or removed is in its partitions.
-
-    Removed delete files that hide no rows are exempt: Iceberg leaves them out of manifests that it
-    rewrites, whatever their partition.
-    """
-    labels = tuple(label for content in done.contents for label in content.scope.partitions)
-    scope = Scope(field=done.contents[0].scope.field, partitions=labels)
-    reader = ScopedReader(table, scope, ManifestCache())
-    manifests = snapshot.manifests(table.io)
-    oldest = _oldest_data_sequence(manifests)
-    for manifest in manifests:
-        if manifest.added_snapshot_id != snapshot.snapshot_id:
-            continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
-            is_own = entry.status != ManifestEntryStatus.EXISTING
-            if is_own and not _removes_stale_delete(entry, oldest) and not reader.holds(entry):
-                raise OutcomeUnknown(
-                    f"{target}@{snapshot.snapshot_id} changed {entry.data_file.file_path}, which "
-                    f"lies outside the partitions {', '.join(labels)}",
-                    state="the snapshot is visible, and not accepted",
-                    fix="look at who wrote to the table, and set it back by hand",
-                )
-
-
-def _oldest_data_sequence(manifests: list[ManifestFile]) -> int | None:
-    """Return the smallest sequence number of a live data file; None without data files."""
-    live = (
-        m for m in manifests if m.content == ManifestContent.DATA and metadata.has_live_files(m)
-    )
-    return min((manifest.min_sequence_number or 0 for manifest in live), default=None)
-
-
-def _removes_stale_delete(entry: ManifestEntry, oldest: int | None) -> bool:
-    """Return whether the entry removes a delete file that is older than all data."""
-    is_delete_file = entry.data_file.content != DataFileContent.DATA
-    if entry.status != ManifestEntryStatus.DELETED or not is_delete_file:
-        return False
-    return oldest is None or (entry.sequence_number or 0) < oldest

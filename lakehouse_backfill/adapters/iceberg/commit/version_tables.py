@@ -36,7 +36,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SwapProducer,
     commit_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.commit.swap import TokenCommit
+from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, is_live_entry
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.adapters.iceberg.shadow.clone import CLONE_PROPERTIES, differing_parts
