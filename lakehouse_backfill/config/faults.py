@@ -130,7 +130,8 @@ def _written_path(document: YamlDocument, detail: ErrorDetails) -> FieldPath:
     path: FieldPath = ()
     for step in detail["loc"]:
         if (*path, step) not in document.lines:
-            return (*path, step) if detail["type"] == "missing" else path
+            is_lacking = detail["type"] == "missing" and step == detail["loc"][-1]
+            return (*path, step) if is_lacking else path
         path = (*path, step)
     return path
 

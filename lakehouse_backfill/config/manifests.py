@@ -138,6 +138,7 @@ def parse_run_filter(
 
 
 _PARTITIONS = ("target", "partitions")
+_ROWS = ("target", "row_predicate")
 
 
 def load_manifest(
@@ -161,7 +162,8 @@ def load_manifest(
     document = with_profile_limits(with_project_defaults(document, project), limits)
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
-    faults = merge_faults([*_anti_pattern_faults(document), *_pair_faults(document)], faults)
+    found = (*_anti_pattern_faults(document), *_pair_faults(document), *_row_faults(document))
+    faults = merge_faults(list(found), faults)
     scope_faults = _template_faults if is_template else _partition_faults
     faults = merge_faults(faults, scope_faults(document))
     faults = merge_faults(faults, _cross_field_faults(document, project))
@@ -207,6 +209,19 @@ def _pair_faults(document: YamlDocument) -> Iterator[Fault]:
                 "name the partitions of one field, and the values of the others in "
                 "target.row_predicate: all other rows stay",
             )
+
+
+def _row_faults(document: YamlDocument) -> Iterator[Fault]:
+    """Yield the faults of ranges of rows that name no range, or an empty one."""
+    named = document.get(*_ROWS)
+    for name, given in named.items() if isinstance(named, dict) else ():
+        path = (*_ROWS, name)
+        if isinstance(given, dict):
+            if set(given) != {"from", "to"} or None in given.values():
+                fix = "write {from: …, to: …}, without `to` itself, or a list of values"
+                yield document.fault(path, "is no range, which has two ends", fix)
+            else:
+                yield from range_order_faults(document, path)
 
 
 def _partition_faults(document: YamlDocument) -> Iterator[Fault]:

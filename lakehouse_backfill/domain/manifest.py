@@ -17,6 +17,8 @@ from lakehouse_backfill.domain.contract import SuiteRef
 from lakehouse_backfill.domain.guards.outside import CorrectionSink
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.guards.safety import PaceLimits, Safety
+from lakehouse_backfill.domain.labels.row_values import NamedValue
+from lakehouse_backfill.domain.labels.values import NamedRange
 from lakehouse_backfill.domain.partitions import ANY_COLUMN
 from lakehouse_backfill.domain.rollout import DualRead, Progressive
 from lakehouse_backfill.domain.serialization import (
@@ -36,10 +38,8 @@ from lakehouse_backfill.domain.tables.schema_change import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 
 RowValue = Annotated[bool | date | datetime | int | str | None, KeepNumericText]
-#: A value of the column's own type.
-NamedValue = bool | date | datetime | int | str | Decimal | None
 #: Column -> the values that a row may have there; a row is named when all columns match.
-RowPredicate = Mapping[str, tuple[NamedValue, ...]]
+RowPredicate = Mapping[str, tuple[NamedValue, ...] | NamedRange]
 #: What a transform reads from its context: a value, or a list of values.
 ConfigValue = str | int | float | bool | tuple[str | int | float | bool, ...]
 
@@ -240,6 +240,17 @@ class PartitionRange(Value):
         return ANY_COLUMN if self.whole_table else self.column
 
 
+class RowValues(Value):
+    """The values of a column that rows may have: `from <= value < to`."""
+
+    from_: Annotated[date | datetime | int | str, KeepNumericText] = Field(
+        alias="from", description="First day, instant or number."
+    )
+    to: Annotated[date | datetime | int | str, KeepNumericText] = Field(
+        description="First day, instant or number that is not named any more."
+    )
+
+
 class MergeBy(Value):
     """How change rows are merged into the target, by the product's key."""
 
@@ -258,10 +269,11 @@ class Target(Value):
 
     publish_mode: PublishMode = Field("replace_partitions", description="How to publish.")
     partitions: PartitionRange = Field(description="Which partitions may change.")
-    row_predicate: dict[ColumnName, RowValue | tuple[RowValue, ...]] | None = Field(
+    row_predicate: dict[ColumnName, RowValue | tuple[RowValue, ...] | RowValues] | None = Field(
         None,
-        description="Only these rows of the partitions: column and its value, or a list of values "
-        "(null: no value); all columns must match. All other rows stay as they are.",
+        description="Only these rows of the partitions: column and its value, a list of values "
+        "(null: no value), or `{from: …, to: …}` of days, instants or numbers, without `to`; "
+        "all columns must match. All other rows stay as they are.",
     )
     merge: MergeBy | None = added_later(
         None, "How publish_mode merge decides; required there, refused elsewhere."

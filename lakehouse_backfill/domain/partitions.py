@@ -334,6 +334,12 @@ def labels_between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str
 
 def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
     """Return the rows of the scope in as few ranges as possible: neighbours are merged."""
+    merged = _merged_ranges(scope)
+    only = tuple(_other_ranges(one) for one in scope.field.only)
+    return tuple(replace(rows, only=only) for rows in merged) if only else merged
+
+
+def _merged_ranges(scope: Scope) -> tuple[RowRange, ...]:
     merged: list[RowRange] = []
     for label in sorted(scope.partitions, key=label_sort_key(scope.field)):
         rows = partition_row_range(scope.field, label)
@@ -343,12 +349,16 @@ def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
             merged[-1] = replace(last, upper=rows.upper)
         else:
             merged.append(rows)
-    only = tuple(_single_values(one) for one in scope.field.only)
-    return tuple(replace(rows, only=only) for rows in merged) if only else tuple(merged)
+    return tuple(merged)
 
 
-def _single_values(scope: Scope) -> tuple[RowRange, ...]:
-    """Return the rows of partitions by a column's own value, days as values and not as ranges."""
+def _other_ranges(scope: Scope) -> tuple[RowRange, ...]:
+    """Return the rows of partitions by another field; days of dates are values, not ranges.
+
+    PyIceberg fails on files without a value where others are named by a range.
+    """
+    if scope.field.transform != "identity":
+        return _merged_ranges(scope)
     found = [partition_row_range(scope.field, label) for label in scope.partitions]
     return tuple(
         RowRange(rows.column, equals=rows.lower) if rows.lower is not None else rows

@@ -302,7 +302,8 @@ class PlainEngine:
                 shown = [item for item in sorted(row.items()) if item[0] not in ignore]
                 mark = zlib.crc32(repr(shown).encode())
                 one = Checksum(rows=1, xor=mark, total=mark & _MASK, shape=_SHAPE)
-                place = str(row["d"]), path
+                label = partitions.partition_label(scope.field, row.get(scope.field.column))
+                place = label, path
                 found[place] = found.get(place, Checksum.empty(_SHAPE)) + one
         return found
 

@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
 from lakehouse_backfill.domain.labels.spans import labels_within
-from lakehouse_backfill.domain.labels.values import Bound, fits, is_bucket
+from lakehouse_backfill.domain.labels.values import Bound, fineness, fits, is_bucket
 from lakehouse_backfill.domain.partitions import (
     ANY_COLUMN,
     NULL_LABEL,
@@ -291,10 +291,6 @@ def _unit_rank(transform: str, kind: str) -> int:
     return _TIME_UNITS.index(transform) if transform in _TIME_UNITS else -1
 
 
-#: From fine to coarse; buckets and truncations come last, as they mix values.
-_SCOPE_TRANSFORMS = ("identity", "hour", "day", "month", "year")
-
-
 def finest_scope_field(info: TableInfo, column: str) -> ScopeField:
     """Return the finest field of the current spec that tells values of `column` apart.
 
@@ -312,14 +308,9 @@ def finest_scope_field(info: TableInfo, column: str) -> ScopeField:
             f"{info.table} cannot be restated by {column}: {_unscopable_reason(info, column)}",
             fix=f"scope by one of: {_scopable_columns(info)}",
         )
-    transform = min(fitting, key=_fineness)
+    transform = min(fitting, key=fineness)
     path = next(f.path for f in info.partitioning if f.column == column)
     return ScopeField(column=column, transform=transform, type=kind or "", path=path)
-
-
-def _fineness(transform: str) -> int:
-    known = transform in _SCOPE_TRANSFORMS
-    return _SCOPE_TRANSFORMS.index(transform) if known else len(_SCOPE_TRANSFORMS)
 
 
 def column_type(info: TableInfo, column: str) -> str | None:

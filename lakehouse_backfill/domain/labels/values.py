@@ -9,9 +9,10 @@ points, binary values their first bytes.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation, localcontext
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,6 +21,8 @@ GrainUnit = Literal["day", "month", "year"]
 Grain = GrainUnit | Annotated[int, Field(ge=2)]
 Bound = date | datetime | int | str | Decimal | bytes
 
+#: From fine to coarse; buckets and truncations mix values.
+_ORDERED_TRANSFORMS = ("identity", "hour", "day", "month", "year")
 TIME_TYPES = ("date", "timestamp", "timestamptz")
 _WIDTH = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
@@ -35,10 +38,27 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _HIGHEST_CODE_POINT, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
 
 
+@dataclass(frozen=True)
+class NamedRange:
+    """Values of a column's own type, `start <= value < stop`; null is in none."""
+
+    start: Bound
+    stop: Bound
+
+    def __contains__(self, value: Any) -> bool:
+        return value is not None and bool(self.start <= value < self.stop)
+
+
 def width_of(transform: str) -> int | None:
     """Return N of `bucket[N]` or `truncate[N]`; None for other transforms."""
     found = _WIDTH.fullmatch(transform)
     return int(found[2]) if found else None
+
+
+def fineness(transform: str) -> int:
+    """Return a key that sorts transforms from fine to coarse; buckets and truncations are last."""
+    known = transform in _ORDERED_TRANSFORMS
+    return _ORDERED_TRANSFORMS.index(transform) if known else len(_ORDERED_TRANSFORMS)
 
 
 def is_bucket(transform: str) -> bool:

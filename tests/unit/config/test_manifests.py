@@ -116,6 +116,14 @@ WRONG = {
         ("    column: arrival_date\n" + RANGE, "    - {column: arrival_date}\n    - {column: c}\n"),
         (22, "target.partitions", "several partition fields", "target.row_predicate"),
     ),
+    "a range of rows without an end": (
+        ("target:\n", "target:\n  row_predicate: {carrier: {from: 1}}\n"),
+        (22, "target.row_predicate.carrier", "is no range", "without `to` itself"),
+    ),
+    "a range of rows reversed": (
+        ("target:\n", "target:\n  row_predicate: {n: {from: 3, to: 1}}\n"),
+        (22, "target.row_predicate.n.to", "is 1, before from (3)", "swap them"),
+    ),
     "no column of the partitions": (
         ("    column: arrival_date\n    from", "    from"),
         (22, "target.partitions.column", "is missing", "or write whole_table: true"),

@@ -34,7 +34,7 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
 )
 from lakehouse_backfill.adapters.spark.staging.intermediates import Intermediate
 from lakehouse_backfill.core.guards.queries import NotAQuery, parse_query, referenced_tables
-from lakehouse_backfill.domain.labels.values import Bound
+from lakehouse_backfill.domain.labels.values import Bound, NamedRange
 from lakehouse_backfill.domain.manifest import ConfigValue, RowPredicate, TransformRef
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -453,8 +453,12 @@ _SQL_PARAMETERS = (
 def _parameters(context: JobContext) -> dict[str, Any]:
     """Return the values that a SQL file may use as `:name`; names of the context win.
 
-    A list becomes an array. `rows_COLUMN` holds the values of the row predicate.
+    A list becomes an array. `rows_COLUMN` holds the values of the row predicate, or the two ends of
+    a range.
     """
     own = {name: getattr(context, name) for name in _SQL_PARAMETERS}
-    rows = {f"rows_{name}": values for name, values in context.row_predicate.items()}
+    rows = {
+        f"rows_{name}": (named.start, named.stop) if isinstance(named, NamedRange) else named
+        for name, named in context.row_predicate.items()
+    }
     return {name: sql_argument(value) for name, value in {**context.config, **rows, **own}.items()}

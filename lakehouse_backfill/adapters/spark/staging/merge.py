@@ -29,7 +29,9 @@ from lakehouse_backfill.adapters.spark.dataframes import (
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.guards.privacy import Redaction
-from lakehouse_backfill.domain.manifest import MergeBy, NamedValue, RowPredicate
+from lakehouse_backfill.domain.labels.row_values import NamedValue
+from lakehouse_backfill.domain.labels.values import NamedRange
+from lakehouse_backfill.domain.manifest import MergeBy, RowPredicate
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts
@@ -84,7 +86,10 @@ def require_same_columns(table: str, base: StructType, target: StructType) -> No
         )
 
 
-def _matches(value: Column, values: tuple[NamedValue, ...]) -> Column:
+def _matches(value: Column, values: tuple[NamedValue, ...] | NamedRange) -> Column:
+    if isinstance(values, NamedRange):
+        first, stop = map(dataframes.typed_literal, (values.start, values.stop))
+        return is_true((value >= first) & (value < stop))
     literals = [dataframes.typed_literal(each) for each in values if each is not None]
     is_listed = is_true(value.isin(literals)) if literals else F.lit(False)  # noqa: FBT003 (a Spark literal)
     return is_listed | value.isNull() if None in values else is_listed

@@ -6,29 +6,25 @@ A row predicate names rows by columns and values, never by SQL text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from datetime import date, datetime, timezone
-from decimal import Decimal
-from functools import partial
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.labels.values import (
-    bucket_number,
-    example_of,
-    fits,
-    is_beyond,
-    is_bucket,
-    scale_of,
-    value_text,
-)
-from lakehouse_backfill.domain.manifest import (
+from lakehouse_backfill.domain.labels.row_values import (
     NamedValue,
+    is_ordered,
+    names_rows,
+    typed_range,
+    typed_value,
+)
+from lakehouse_backfill.domain.labels.spans import hold_nothing_else, partitions_of
+from lakehouse_backfill.domain.labels.values import NamedRange, fineness, fits
+from lakehouse_backfill.domain.manifest import (
     RowPredicate,
     RowValue,
+    RowValues,
     RunManifest,
     Target,
     unplannable,
@@ -37,8 +33,6 @@ from lakehouse_backfill.domain.partitions import (
     ANY_COLUMN,
     Scope,
     ScopeField,
-    label_sort_key,
-    partition_label,
 )
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts
@@ -52,7 +46,6 @@ PROCESSING_TIMES = frozenset(
         "inserted_at", "loaded_at", "load_time", "written_at", "_commit_timestamp",
     }
 )  # fmt: skip
-_ORDERED = ("int", "long", "date", "timestamp", "timestamptz")
 _MERGE, _VERSION, _DELETED = "target.merge", "target.merge.version", "target.merge.deleted"
 
 
@@ -119,7 +112,7 @@ def _require_version(name: str, contract: Contract, known: dict[str, str]) -> No
     usable = [
         one
         for one, kind in known.items()
-        if _is_ordered(kind) and one not in contract.key and one not in PROCESSING_TIMES
+        if is_ordered(kind) and one not in contract.key and one not in PROCESSING_TIMES
         and one not in LINEAGE_NAMES
     ]  # fmt: skip
     choices = f"use one of: {', '.join(usable) or 'none; add a version column to the product'}"
@@ -129,7 +122,7 @@ def _require_version(name: str, contract: Contract, known: dict[str, str]) -> No
         problem = f"the target has no column {name}"
     elif name in contract.key:
         problem = f"{name} is part of the key, so that no two rows of a key differ in it"
-    elif not _is_ordered(known[name]):
+    elif not is_ordered(known[name]):
         raise unplannable(
             f"{name} is of type {known[name]}, which has no safe order",
             fix=choices,
@@ -138,10 +131,6 @@ def _require_version(name: str, contract: Contract, known: dict[str, str]) -> No
     else:
         return
     raise ConfigError(problem, fix=choices, field=_VERSION)
-
-
-def _is_ordered(kind: str) -> bool:
-    return kind in _ORDERED or kind.startswith("decimal")
 
 
 def key_stays_in_partition(contract: Contract, scoped_by: str) -> bool:
@@ -214,10 +203,10 @@ def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredic
 
     Raises ConfigError for a value that its column cannot hold.
     """
-    found: dict[str, tuple[NamedValue, ...]] = {}
+    found: dict[str, tuple[NamedValue, ...] | NamedRange] = {}
     for name, values in _named_values(target).items():
         with attach_error_field(f"{_PREDICATE_FIELD}.{name}"):
-            found[name] = tuple(_typed_value(name, types[name], value) for value in values)
+            found[name] = _typed_values(name, types[name], values)
     return found
 
 
@@ -230,11 +219,10 @@ def narrow_scope(
     """
     if base is None or why_not_narrowed(manifest, contract, base, scope):
         return scope
-    types = {column.name: column.type for column in base.columns}
-    deciding = _deciding_fields(base)
+    deciding = _deciding_partitions(manifest, base)
     only = tuple(
-        _named_partitions(deciding[name], values)
-        for name, values in resolve_row_predicate(manifest.target, types).items()
+        deciding[name]
+        for name in manifest.target.row_predicate or ()
         if name in deciding and _is_in_key(name, contract)
     )
     return scope.model_copy(update={"field": scope.field.model_copy(update={"only": only})})
@@ -245,13 +233,13 @@ def why_not_narrowed(
 ) -> str:
     """Return why rows beside the predicate are rewritten; empty: files beside it stay as is."""
     target, named = manifest.target, manifest.target.row_predicate or {}
-    decided = sorted(_deciding_fields(base).keys() & named.keys())
+    decided = sorted(_deciding_partitions(manifest, base)) if named else []
     reasons = {
         "the whole table is restated": scope.field.is_whole_table,
         f"{base.table} has {base.spec_count} partition specs": base.spec_count > 1,
         f"publish_mode is {target.publish_mode}": target.publish_mode != "replace_partitions",
         "another engine writes the shadow": manifest.transform.writer == "external",
-        "no column of the predicate is a partition field by its own value or a bucket": not decided,
+        "no column of the predicate tells partitions apart": not decided,
         "the predicate names no value of a column": () in named.values(),
         "source totals are of whole partitions": bool(contract.source_totals),
         f"the key does not hold {', '.join(decided)}, so that other rows may repeat one":
@@ -265,30 +253,36 @@ def _is_in_key(name: str, contract: Contract) -> bool:
     return not contract.key or name in contract.key
 
 
-def _deciding_fields(base: TableInfo) -> dict[str, ScopeField]:
-    """Return the partition fields that a column's value decides: its own value, else a bucket.
+def _deciding_partitions(manifest: RunManifest, base: TableInfo) -> dict[str, Scope]:
+    """Return the partitions that hold the rows of the predicate, by its columns that decide them.
 
-    A bucket has rows of other values too, which a run carries over as those of other columns.
+    A column decides by its own value if it can, else by the finest unit, a bucket or a truncation.
+    These hold rows of other values too, which a run carries over as those of other columns.
     """
     types = {column.name: column.type for column in base.columns}
-    found: dict[str, ScopeField] = {}
-    for each in sorted(base.partitioning, key=lambda one: one.transform != "identity"):
-        kind, is_decided = types.get(each.column, ""), each.transform == "identity"
-        is_decided = is_decided or (is_bucket(each.transform) and fits(each.transform, kind))
-        if is_decided and not each.path and _value_form(kind) is not None:
-            by = ScopeField(column=each.column, transform=each.transform, type=kind)
-            found.setdefault(each.column, by)
+    named, found = resolve_row_predicate(manifest.target, types), dict[str, Scope]()
+    for each in sorted(base.partitioning, key=lambda one: fineness(one.transform)):
+        kind = types.get(each.column, "")
+        is_known = each.column in named and not each.path and fits(each.transform, kind)
+        if not is_known or each.column in found or not names_rows(kind):
+            continue
+        by = ScopeField(column=each.column, transform=each.transform, type=kind)
+        labels = partitions_of(by, named[each.column])
+        if labels is not None:
+            found[each.column] = Scope(field=by, partitions=labels)
     return found
 
 
-def _named_partitions(by: ScopeField, values: tuple[NamedValue, ...]) -> Scope:
-    stored = values if by.transform == "identity" else map(partial(_bucket_of, by), values)
-    labels = {partition_label(by, value) for value in stored}
-    return Scope(field=by, partitions=tuple(sorted(labels, key=label_sort_key(by))))
-
-
-def _bucket_of(by: ScopeField, value: NamedValue) -> int | None:
-    return None if value is None else bucket_number(by.transform, by.type, value)
+def carried_over_by(target: Target, base: TableInfo, scope: Scope) -> list[str]:
+    """Return the columns of the predicate by which rows of the scope's files are carried over."""
+    types = {column.name: column.type for column in base.columns}
+    named = resolve_row_predicate(target, types)
+    decided = {
+        one.field.column
+        for one in scope.field.only
+        if hold_nothing_else(one, named[one.field.column])
+    }
+    return [name for name in named if name not in decided]
 
 
 def context_row_predicate(manifest: RunManifest, contract: Contract) -> RowPredicate:
@@ -298,17 +292,19 @@ def context_row_predicate(manifest: RunManifest, contract: Contract) -> RowPredi
     """
     types, named = {one.name: one.type for one in contract.columns}, _named_values(manifest.target)
     return {
-        name: tuple(_typed_value(name, types[name], value) for value in values)
-        if _value_form(types.get(name, ""))
+        name: _typed_values(name, types[name], values)
+        if names_rows(types.get(name, ""))
+        else NamedRange(values.from_, values.to)
+        if isinstance(values, RowValues)
         else values
         for name, values in named.items()
     }
 
 
-def _named_values(target: Target) -> dict[str, tuple[RowValue, ...]]:
+def _named_values(target: Target) -> dict[str, tuple[RowValue, ...] | RowValues]:
     """Return the values of each column as the manifest names them, one value as a list of one."""
     return {
-        name: given if isinstance(given, tuple) else (given,)
+        name: given if isinstance(given, tuple | RowValues) else (given,)
         for name, given in (target.row_predicate or {}).items()
     }
 
@@ -317,6 +313,9 @@ def describe_row_predicate(target: Target) -> str:
     """Describe the named rows, e.g. `tenant in A, B and region = EU`; empty for all of them."""
     parts = []
     for name, values in _named_values(target).items():
+        if isinstance(values, RowValues):
+            parts.append(f"{name} from {values.from_} to before {values.to}")
+            continue
         shown = ", ".join("null" if value is None else str(value) for value in values)
         parts.append(f"{name} in {shown}" if len(values) > 1 else f"{name} = {shown}")
     return " and ".join(parts)
@@ -361,7 +360,7 @@ def check_other_rows_unchanged(
 
 def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None:
     field = f"{_PREDICATE_FIELD}.{name}"
-    usable = [one for one, kind in known.items() if _value_form(kind) and one not in LINEAGE_NAMES]
+    usable = [one for one, kind in known.items() if names_rows(kind) and one not in LINEAGE_NAMES]
     choices = f"name one of: {', '.join(one for one in usable if one != scoped_by)}"
     if name == scoped_by:
         raise ConfigError(
@@ -377,7 +376,7 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
             fix=choices,
             field=field,
         )
-    if _value_form(known[name]) is None:
+    if not names_rows(known[name]):
         raise unplannable(
             f"rows cannot be named by {name}, of type {known[name]}",
             fix=choices,
@@ -385,86 +384,15 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
         )
 
 
-def _typed_value(name: str, kind: str, value: RowValue) -> NamedValue:
-    """Return the value as one of the column's type; stored manifests hold dates as text."""
-    form = _value_form(kind)
-    if form is None:
-        raise ValueError(f"rows are not named by values of type {kind}")
-    parse, example = form
-    try:
-        return value if value is None else parse(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{value!r} is no value of {name}, which is of type {kind}", fix=f"write {example}"
-        ) from error
-
-
-def _only(kind: type[Any]) -> Callable[[object], Any]:
-    """Return a parser that takes values of one type as they are; a boolean is no number."""
-
-    def parse(value: object) -> Any:
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise TypeError(value)
-        return value
-
-    return parse
-
-
-def _parse_number(value: object, *, kind: str) -> int:
-    """Parse a whole number; readers may take one beyond the column's type for the largest of it."""
-    found: int = _only(int)(value)
-    if is_beyond(kind, found):
-        raise ValueError(value)
-    return found
-
-
-def _parse_decimal(value: object, *, kind: str) -> Decimal:
-    """Parse a number with all digits of the column's scale, as labels of partitions have them."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError(value)
-    found = Decimal(value_text(kind, value))
-    if is_beyond(kind, found):
-        raise ValueError(value)
-    return found
-
-
-def _parse_date(value: object) -> date:
-    if isinstance(value, datetime) or not isinstance(value, date | str):
-        raise TypeError(value)
-    return value if isinstance(value, date) else date.fromisoformat(value)
-
-
-def _parse_timestamp(value: object, *, has_zone: bool) -> datetime:
-    """Parse an instant with its offset, or a time in no time zone; Iceberg keeps them apart."""
-    text = value if isinstance(value, datetime) else _only(str)(value).replace("Z", "+00:00")
-    found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
-    if (found.tzinfo is not None) is not has_zone:
-        raise ValueError(value)
-    return found.astimezone(timezone.utc) if has_zone else found
-
-
-_ValueForm = tuple[Callable[[object], NamedValue], str]
-#: Types whose values have one text, so that a value in a file means one value in a table: how the
-#: value is parsed, and an example.
-_VALUES: dict[str, _ValueForm] = {
-    "string": (_only(str), 'text (quote it), e.g. "A"'),
-    "int": (partial(_parse_number, kind="int"), "a whole number of at most 32 bits"),
-    "long": (partial(_parse_number, kind="long"), "a whole number of at most 64 bits"),
-    "boolean": (_only(bool), "true or false"),
-    "date": (_parse_date, "a day, e.g. 2013-02-15"),
-    "timestamp": (
-        partial(_parse_timestamp, has_zone=False),
-        "an instant without offset, e.g. 2013-02-15T06:00:00",
-    ),
-    "timestamptz": (
-        partial(_parse_timestamp, has_zone=True),
-        "an instant with its offset, e.g. 2013-02-15T06:00:00Z",
-    ),
-}
-
-
-def _value_form(kind: str) -> _ValueForm | None:
-    """Return how a value of a type is parsed, and an example; None: it has more than one text."""
-    if scale_of(kind) is None:
-        return _VALUES.get(kind)
-    return partial(_parse_decimal, kind=kind), f"a number of type {kind}, e.g. {example_of(kind)}"
+def _typed_values(
+    name: str, kind: str, values: tuple[RowValue, ...] | RowValues
+) -> tuple[NamedValue, ...] | NamedRange:
+    if not isinstance(values, RowValues):
+        return tuple(typed_value(name, kind, value) for value in values)
+    if not is_ordered(kind):
+        raise unplannable(
+            f"rows cannot be named by a range of {name}, of type {kind}",
+            fix="list its values",
+            field=f"{_PREDICATE_FIELD}.{name}",
+        )
+    return typed_range(name, kind, values.from_, values.to)

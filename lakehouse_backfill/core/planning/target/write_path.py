@@ -230,8 +230,7 @@ def _named_rows_note(context: Context, resolved: ResolvedManifest) -> str:
             f"and written anew, as {why}; a live commit to any of them is a conflict"
         )
     decided = [one.field.column for one in scope.field.only]
-    exact = {one.field.column for one in scope.field.only if one.field.transform == "identity"}
-    others = [name for name in manifest.target.row_predicate or () if name not in exact]
+    others = row_changes.carried_over_by(manifest.target, info, scope)
     carried = f"; in these, rows with other {', '.join(others)} are carried over" if others else ""
     tuples = sum(len(place.partitions) for place in found.places)
     return (

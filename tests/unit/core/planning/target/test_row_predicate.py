@@ -10,6 +10,7 @@ import pytest
 
 from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.labels.values import NamedRange
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope
 from lakehouse_backfill.domain.tables.table import PartitionField, TableInfo
@@ -17,6 +18,7 @@ from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import columns_of
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.lake import DAY
+from tests.support.lakes.tables import field_of
 
 TYPES = {
     "day": "date", "tenant": "string", "id": "long", "small": "int", "is_open": "boolean",
@@ -43,6 +45,18 @@ READ = {
     "decimals": (
         {"amount": ["1.5", 2, "0.10", None]},
         {"amount": (Decimal("1.50"), Decimal("2.00"), Decimal("0.10"), None)},
+    ),
+    "days": (
+        {"day": {"from": "2020-01-01", "to": date(2020, 2, 1)}},
+        {"day": NamedRange(date(2020, 1, 1), date(2020, 2, 1))},
+    ),
+    "instants of days": (
+        {"at": {"from": date(2020, 1, 1), "to": "2020-01-01T02:00:00+01:00"}},
+        {"at": NamedRange(*(datetime(2020, 1, 1, hour, tzinfo=timezone.utc) for hour in (0, 1)))},
+    ),
+    "numbers and decimals": (
+        {"id": {"from": -1, "to": 7}, "amount": {"from": "0.5", "to": 2}},
+        {"id": NamedRange(-1, 7), "amount": NamedRange(Decimal("0.50"), Decimal("2.00"))},
     ),
     "no time zone": (
         {"local": "2020-01-01T02:00:00"}, {"local": (datetime(2020, 1, 1, 2),)},  # noqa: DTZ001 (a value without one)
@@ -87,6 +101,14 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[BackfillError], str, str]] = 
     "no zone": (
         {"at": "2020-01-01T00:00:00"}, {}, ConfigError, "target.row_predicate.at", "its offset",
     ),
+    "no order": (
+        {"tenant": {"from": "2020-01-01", "to": "B"}}, {}, Unsupported,
+        "target.row_predicate.tenant", "list its values",
+    ),
+    "nothing between": (
+        {"local": {"from": date(2020, 1, 2), "to": "2020-01-02"}}, {}, ConfigError,
+        "target.row_predicate.local", "a later `to`",
+    ),
     "merged": (
         {"tenant": "A"}, {"publish_mode": "merge", "merge": {"version": "id"}}, Unsupported,
         "target.row_predicate", "replace_partitions, pointer_swap, versioned, shadow_only",
@@ -111,6 +133,8 @@ def test_what_fits_passes() -> None:
 def test_rows_are_described_in_words() -> None:
     target = manifest({"tenant": ["A", None], "id": 7}).target
     assert row_changes.describe_row_predicate(target) == "tenant in A, null and id = 7"
+    days = manifest({"day": {"from": date(2020, 1, 1), "to": date(2020, 2, 1)}}).target
+    assert row_changes.describe_row_predicate(days) == "day from 2020-01-01 to before 2020-02-01"
 
 
 @pytest.mark.req("U1b")
@@ -137,6 +161,10 @@ def test_a_transform_reads_the_predicate_with_the_types_that_the_contract_knows(
     assert row_changes.context_row_predicate(declared().manifest, known) == {}
 
 
+def by(column: str, transform: str) -> tuple[PartitionField, ...]:
+    return (PartitionField(name=f"p_{column}", column=column, transform=transform),)
+
+
 def table(**facts: Any) -> TableInfo:
     fields = [("day", "identity"), ("tenant", "identity"), ("small", "identity"),
               ("is_open", "identity"), ("id", "bucket[4]"), ("at", "identity"),
@@ -144,10 +172,7 @@ def table(**facts: Any) -> TableInfo:
     known: dict[str, Any] = {
         "table": "silver.t", "uuid": "u", "location": "l", "format_version": 2, "snapshot_id": 1,
         "schema_id": 0, "spec_id": 0, "columns": COLUMNS, "properties": {}, "refs": {},
-        "spec_count": 1, "partitioning": tuple(
-            PartitionField(name=f"p_{column}", column=column, transform=transform)
-            for column, transform in fields
-        ),
+        "spec_count": 1, "partitioning": tuple(one for each in fields for one in by(*each)),
     }  # fmt: skip
     return TableInfo(**(known | facts))
 
@@ -170,6 +195,67 @@ def test_partition_fields_of_the_predicate_narrow_the_scope_by_their_labels() ->
     }  # fmt: skip
     assert found.whole == DAYS
     assert Scope.model_validate_json(found.model_dump_json()) == found
+
+
+#: A partition field, values of its column -> its partitions that hold them, and whether rows of
+#: other values lie there.
+HOLDERS: dict[str, tuple[tuple[str, str], Any, tuple[str, ...], bool]] = {
+    "days": (
+        ("day", "identity"), {"from": date(2020, 1, 30), "to": date(2020, 2, 2)},
+        ("2020-01-30", "2020-01-31", "2020-02-01"), False,
+    ),
+    "days of instants": (
+        ("at", "day"), {"from": date(2020, 1, 31), "to": date(2020, 2, 2)},
+        ("2020-01-31", "2020-02-01"), False,
+    ),
+    "parts of months": (
+        ("local", "month"), {"from": date(2019, 12, 31), "to": "2020-02-01T00:00:01"},
+        ("2019-12", "2020-01", "2020-02"), True,
+    ),
+    "months": (
+        ("local", "month"), {"from": date(2019, 12, 1), "to": date(2020, 2, 1)},
+        ("2019-12", "2020-01"), False,
+    ),
+    "the hour of an instant": (
+        ("at", "hour"), "2020-01-01T02:30:00+02:00", ("2020-01-01T00",), True,
+    ),
+    "numbers": (("small", "identity"), {"from": 9, "to": 12}, ("9", "10", "11"), False),
+    "truncated text": (("tenant", "truncate[2]"), ["ABC", "ABD", "A"], ("A", "AB"), True),
+    "truncated numbers": (("id", "truncate[10]"), [-1, 19], ("-10", "10"), True),
+}  # fmt: skip
+
+
+@pytest.mark.req("U1b")
+@pytest.mark.parametrize("case", HOLDERS.values(), ids=HOLDERS)
+def test_ranges_units_and_truncations_narrow_to_the_partitions_that_hold_them(case: Any) -> None:
+    (column, transform), given, labels, has_others = case
+    scope = Scope(field=field_of("region"), partitions=("EU",))
+    base, named = table(partitioning=by(column, transform)), manifest({column: given})
+    found = row_changes.narrow_scope(named, contract(key=()), base, scope)
+    assert [one.partitions for one in found.field.only] == [labels]
+    assert bool(row_changes.carried_over_by(named.target, base, found)) is has_others
+    assert Scope.model_validate_json(found.model_dump_json()) == found
+
+
+#: What a field does not tell apart, or not in a way that files without a value can be read.
+UNKNOWN: dict[str, tuple[tuple[str, str], Any]] = {
+    "values beside null": (("at", "day"), [None, "2020-01-01T00:00:00Z"]),
+    "a range of single instants": (("at", "identity"), {"from": "2020-01-01", "to": "2020-01-02"}),
+    "a range of buckets": (("id", "bucket[4]"), {"from": 1, "to": 3}),
+    "a range of truncations": (("id", "truncate[10]"), {"from": 1, "to": 3}),
+    "too many": (("id", "identity"), {"from": 0, "to": 10_002}),
+    "below the smallest number": (("id", "truncate[10]"), -(2**63)),
+}
+
+
+@pytest.mark.req("U1b")
+@pytest.mark.parametrize("case", UNKNOWN.values(), ids=UNKNOWN)
+def test_values_whose_partitions_are_not_known_do_not_narrow(case: Any) -> None:
+    (column, transform), given = case
+    scope = Scope(field=field_of("region"), partitions=("EU",))
+    base, named = table(partitioning=by(column, transform)), manifest({column: given})
+    assert row_changes.narrow_scope(named, contract(key=()), base, scope) == scope
+    assert "no column" in row_changes.why_not_narrowed(named, contract(key=()), base, scope)
 
 
 NOT_NARROWED = {
