@@ -334,9 +334,8 @@ def labels_between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str
 
 def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
     """Return the rows of the scope in as few ranges as possible: neighbours are merged."""
-    merged = _merged_ranges(scope)
     only = tuple(_other_ranges(one) for one in scope.field.only)
-    return tuple(replace(rows, only=only) for rows in merged) if only else merged
+    return tuple(replace(rows, only=only) for rows in _merged_ranges(scope))
 
 
 def _merged_ranges(scope: Scope) -> tuple[RowRange, ...]:
@@ -353,10 +352,7 @@ def _merged_ranges(scope: Scope) -> tuple[RowRange, ...]:
 
 
 def _other_ranges(scope: Scope) -> tuple[RowRange, ...]:
-    """Return the rows of partitions by another field; days of dates are values, not ranges.
-
-    PyIceberg fails on files without a value where others are named by a range.
-    """
+    """Return the rows of another field; PyIceberg reads files without a date beside values only."""
     if scope.field.transform != "identity":
         return _merged_ranges(scope)
     found = [partition_row_range(scope.field, label) for label in scope.partitions]

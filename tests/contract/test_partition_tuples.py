@@ -433,6 +433,15 @@ def test_tuples_by_a_bucket_are_swapped_and_put_back(tmp_path: Path) -> None:
         kit.publisher.adopt(again)
 
 
+def require_one_row_and_put_back(kit: Kit, scope: Scope, swap: Any) -> None:
+    """Both readers in process find the one row that was published; then it is rolled back."""
+    spans = scope_row_ranges(scope)
+    assert kit.tables.estimate("silver.t", swap.snapshot_id, spans).rows == 1
+    tasks = plan_scan(kit.catalog, "silver.t", swap.snapshot_id, spans).tasks
+    assert sum(task.file.record_count for task in tasks) == 1
+    kit.publisher.revert(kit.revert_request(swap, scope))
+
+
 TIMES = tuple(datetime(2013, 2, 2, 7, micro // 2, 0, micro, timezone.utc) for micro in range(3))
 PRICES = (Decimal("1.50"), Decimal("-0.01"), Decimal("12345678.90"))
 
@@ -457,11 +466,7 @@ def test_tuples_by_a_time_or_a_decimal_are_swapped_and_put_back(
     swap = kit.publisher.adopt(request)
     assert (swap.files_removed, swap.files_added) == (2, 1)
     assert [one[0] for one in kit.rows()] == [1, 2, 8, 9]
-    spans = scope_row_ranges(request.scope)
-    assert kit.tables.estimate("silver.t", swap.snapshot_id, spans).rows == 1
-    tasks = plan_scan(kit.catalog, "silver.t", swap.snapshot_id, spans).tasks
-    assert sum(task.file.record_count for task in tasks) == 1
-    kit.publisher.revert(kit.revert_request(swap, request.scope))
+    require_one_row_and_put_back(kit, request.scope, swap)
     assert kit.rows() == before
     again = kit.stage(request.scope.field, {DAYS[1]: [new]}, run="r2")
     kit.append(row(7, DAYS[1], "live") | {column: values[0]})
