@@ -407,10 +407,12 @@ class Judge(Protocol):
         suites: tuple[tuple[str, dict[str, list[Any]]], ...],
         group: checks.CheckGroup,
         redaction: Redaction = NOTHING_HIDDEN,
+        rows: int | None = None,
     ) -> tuple[checks.CheckResult, ...]:
         """Run several suite files, each with its parameters, over one read of a frame.
 
-        Only the columns that the suites name are read, once.
+        Only the columns that the suites name are read, once. `rows` is about how many the frame
+        has, where that is known; it decides where they are judged, not how.
         """
         ...
 

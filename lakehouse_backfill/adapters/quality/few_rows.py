@@ -49,10 +49,10 @@ class FewRows:
     types: Mapping[str, str]
 
     @classmethod
-    def of(cls, frame: Frame) -> FewRows | None:
+    def of(cls, frame: Frame, rows: int | None = None) -> FewRows | None:
         """Fetch the rows of a frame of Spark by one job; None for many, or nothing to fetch.
 
-        None, too, where they cannot be read: Great Expectations then says so of each expectation.
+        `rows` is about how many there are: too many are not fetched to find that out. None, too, where they cannot be read: Great Expectations then says so of each expectation.
         """
         source: Any = frame
         fetched = [
@@ -63,12 +63,14 @@ class FewRows:
         if not fetched:
             return None
         most = min(MAX_ROWS, MAX_VALUES // len(fetched))
+        if rows is not None and rows > most:
+            return None
         try:
-            rows = source.select(*fetched).limit(most + 1).toArrow()
+            found = source.select(*fetched).limit(most + 1).toArrow()
         except Exception:  # noqa: BLE001 (an engine raises many kinds)
             return None
         types = {name: _TYPES.get(kind, kind) for name, kind in source.dtypes}
-        return cls(rows, types) if len(rows) <= most else None
+        return cls(found, types) if len(found) <= most else None
 
     def judges(self, entry: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
         """Return whether an expectation has the same verdict and count here as on Spark."""

@@ -282,10 +282,12 @@ class ExpectationsJudge:
         suites: tuple[tuple[str, dict[str, list[Any]]], ...],
         group: CheckGroup,
         redaction: Redaction = NOTHING_HIDDEN,
+        rows: int | None = None,
     ) -> tuple[CheckResult, ...]:
         """Run several suite files, each with its parameters, over one read of a frame.
 
-        Only the columns that they name are read, once, and nothing stays cached. Raises ConfigError
+        Only the columns that they name are read, once, and nothing stays cached. `rows` is about
+        how many there are: many are not fetched to see whether they are few. Raises ConfigError
         for a faulty suite before anything is read.
         """
         with _quiet_library():
@@ -299,7 +301,7 @@ class ExpectationsJudge:
             # (files, joins) runs once.
             selected.persist()
             try:
-                few = FewRows.of(selected)
+                few = FewRows.of(selected, rows)
                 return tuple(
                     check
                     for suite, given in loaded

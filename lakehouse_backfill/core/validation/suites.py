@@ -169,9 +169,9 @@ def suite_checks(
         (suite.file, suite_parameters(compute, plan, suite, known)) for suite in suites
     )
     output = compute.measuring.frame(plan.shadow_table, None, plan.resolved.scope)
-    checks = compute.judge.judge_all(
-        output, parameterised, "quality", context.redaction(plan.resolved.contract)
-    )
+    redaction = context.redaction(plan.resolved.contract)
+    rows = sum(chunk.output_rows for chunk in context.runs.chunks(plan.run_id))
+    checks = compute.judge.judge_all(output, parameterised, "quality", redaction, rows)
     return list(checks), (context.clock.now() - started).total_seconds()
 
 

@@ -203,7 +203,11 @@ def _judge(
     """Return the result, what moved in the catalog meanwhile, and the seconds of the suites."""
     context.progress.start("validate", 5, "steps")
     compute = context.compute()
-    measured = _measure(context, compute, plan, events)
+    # Suites keep an engine busy, and most of the measuring is done in this process.
+    with ThreadPoolExecutor(1, thread_name_prefix="suites") as pool:
+        suites_future = pool.submit(suite_checks, context, compute, plan)
+        measured = _measure(context, compute, plan, events)
+        suite_results, suites_s = suites_future.result()
     labels = plan.resolved.scope.partitions
     balances = fingerprints.partition_balances(labels, measured.old, measured.new)
     checks = [
@@ -227,7 +231,6 @@ def _judge(
     reports = anomalies.report_run_anomalies(plan, balances, measured.totals, measured.earlier)
     checks += anomalies.watch_checks(plan, reports, measured.diff.columns)
     context.progress.advance()
-    suite_results, suites_s = suite_checks(context, compute, plan)
     checks += suite_results
     # Last: the edges and the suites of this run are part of what may have written.
     moved = movements.movements_since_staging(context, plan, events)

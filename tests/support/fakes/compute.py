@@ -472,7 +472,7 @@ class _FakeJudge:
         return dict.fromkeys(chosen, result)
 
     def judge_all(
-        self, frame: Any, suites: Any, group: Any, redaction: Any = None
+        self, frame: Any, suites: Any, group: Any, redaction: Any = None, rows: int | None = None
     ) -> tuple[CheckResult, ...]:
         return tuple(
             check for file, given in suites for check in self.judge(frame, file, given, group)

@@ -49,7 +49,11 @@ if TYPE_CHECKING:
 #: How long a server may take for its first answer; PySpark itself retries for ten minutes.
 _CONNECT_TIMEOUT_S = 20.0
 #: Settings that a server takes only when it starts.
-_STATIC_SETTINGS = ("spark.sql.extensions", "spark.sql.catalogImplementation")
+_STATIC_SETTINGS = (
+    "spark.sql.extensions",
+    "spark.sql.catalogImplementation",
+    "spark.sql.codegen.cache.maxEntries",
+)
 
 
 def connect_to_server(settings: SparkSettings) -> SparkSession:
