@@ -83,7 +83,7 @@ class ChunkSchedule:
 
         Raises RunMoved once the run was paused, cancelled or taken over, LimitExceeded when too
         many chunks failed in a row, else what a chunk raises that may not be tried again. Chunks
-        in work are waited for.
+        in work are waited for. The first one that is computed is alone until the next is asked for.
         """
         if self.limits.parallel == 1:
             yield from self._run_one_by_one(work)
@@ -122,15 +122,23 @@ class ChunkSchedule:
             with self.beside():
                 return one.act(), time.monotonic() - started
 
+        def start_ready() -> float | None:
+            wait_s: float | None = _LOOK_S
+            while queue and (wait_s := self._seconds_to_start(queue[0])) is None:
+                started = queue.popleft()
+                in_work[pool.submit(timed, started)] = started
+            return wait_s
+
+        is_first = True
         with ThreadPoolExecutor(self.limits.parallel, thread_name_prefix="lhb-chunk") as pool:
             for one in work:
                 while one.stage.chunk_id not in done:
-                    wait_s: float | None = _LOOK_S
-                    while queue and (wait_s := self._seconds_to_start(queue[0])) is None:
-                        started = queue.popleft()
-                        in_work[pool.submit(timed, started)] = started
-                    self._collect(in_work, queue, done, wait_s)
+                    self._collect(in_work, queue, done, start_ready())
+                # While the caller judges this chunk, others are computed; none beside the first.
+                if not is_first and not self.pace.failures:
+                    start_ready()
                 yield one, done.pop(one.stage.chunk_id)
+                is_first = is_first and not one.is_new
 
     def _collect(
         self,

@@ -129,6 +129,26 @@ def test_as_many_are_side_by_side_as_the_window_has_grown_to() -> None:
     assert pace == ["window 1 to 2: 1 good chunks"]
 
 
+@pytest.mark.req("X3")
+def test_while_a_chunk_is_judged_two_others_are_in_work_but_none_beside_the_first() -> None:
+    _, engine, found, run = _world(parallel=2)
+    started: dict[str, threading.Event] = {f"c000{n}": threading.Event() for n in range(1, 6)}
+    look: Any = engine.chunk
+
+    def judge(plan: Plan, one: Chunk, *others: Any) -> Any:
+        number = int(one.chunk_id[4])
+        if number == 1:
+            assert not started["c0002"].is_set()
+        if number in (2, 3):
+            assert started[f"c000{number + 2}"].wait(SLOW_S)
+        return look(plan, one, *others)
+
+    engine.chunk = judge  # type: ignore[method-assign]
+    engine.act = lambda chunk: started[chunk.chunk_id[:5]].set()
+    stage(found, run, "bob")
+    assert _sums(found, run) == _expected(run)
+
+
 @pytest.mark.req("X3", "X9")
 def test_a_driver_that_is_overtaken_with_two_chunks_in_work_leaves_at_most_these() -> None:
     _, engine, found, run = _world(parallel=2)
