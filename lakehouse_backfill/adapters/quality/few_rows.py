@@ -52,7 +52,8 @@ class FewRows:
     def of(cls, frame: Frame, rows: int | None = None) -> FewRows | None:
         """Fetch the rows of a frame of Spark by one job; None for many, or nothing to fetch.
 
-        `rows` is about how many there are: too many are not fetched to find that out. None, too, where they cannot be read: Great Expectations then says so of each expectation.
+        `rows` is about how many there are: too many are not fetched to find that out. None, too,
+        where they cannot be read: Great Expectations then says so of each expectation.
         """
         source: Any = frame
         fetched = [
