@@ -29,7 +29,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SwapProducer,
     commit_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import CHUNK_ID_PROPERTY
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 

@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
-from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
+from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning.target import catch_up, row_changes
 from lakehouse_backfill.core.runs import event_log

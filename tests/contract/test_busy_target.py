@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
 
-from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
+from lakehouse_backfill.adapters.iceberg.manifests.partition_labels import PartitionLabels
 from tests.support.lakes.tables import DAY, Kit, row
 
 DAYS = ("2013-02-01", "2013-02-02")

@@ -7,8 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.avro_files import list_manifests, read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
+from lakehouse_backfill.adapters.iceberg.manifests.avro_files import (
+    list_manifests,
+    read_manifest_entries,
+)
 from lakehouse_backfill.errors import DamagedFile
 from tests.support.lakes.catalogs import catalog_of
 

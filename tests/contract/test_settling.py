@@ -12,7 +12,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SwapProducer,
     commit_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import PUBLICATION_PROPERTY
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.domain.partitions import Scope

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader, ScopeFiles
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import ScopeFiles
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import TargetChanged
 from tests.contract import test_adopt, test_deletes, test_lake_ports, test_revert

@@ -14,7 +14,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg.catalog import fetch_all, load_table, translate_errors
-from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, describe_live_file
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import describe_live_file
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import find_snapshot, schema_of_snapshot
 from lakehouse_backfill.domain.comparison.checksums import FileBytes
 from lakehouse_backfill.domain.partitions import Scope

@@ -29,14 +29,14 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
-from lakehouse_backfill.adapters.iceberg.avro_files import read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.catalog import (
     commit_with_retry,
     load_table,
     load_table_or_none,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import is_live_entry
+from lakehouse_backfill.adapters.iceberg.manifests.avro_files import read_manifest_entries
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import is_live_entry
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT
 from lakehouse_backfill.domain.rollout import ExpirationResult

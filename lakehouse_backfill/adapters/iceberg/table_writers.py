@@ -17,7 +17,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table_or_none,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import snapshot_summary
 from lakehouse_backfill.adapters.iceberg.rest.offers import advertised_endpoints
 from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT, choose_write_path

@@ -25,34 +25,33 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
-from lakehouse_backfill.adapters.iceberg.avro_files import (
-    list_manifests,
-    planned_entries,
-    read_manifest_entries,
-)
 from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table,
     load_table_or_none,
     missing_table_error,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import (
-    ScopedReader,
+from lakehouse_backfill.adapters.iceberg.manifests.avro_files import (
+    list_manifests,
+    planned_entries,
+    read_manifest_entries,
+)
+from lakehouse_backfill.adapters.iceberg.manifests.column_spans import BOUND_BYTES, ColumnSpans
+from lakehouse_backfill.adapters.iceberg.manifests.partition_labels import (
+    PartitionLabels,
+    describe_spec,
+)
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import (
     ScopeFiles,
     describe_live_file,
     is_live_entry,
     without_void_partition,
 )
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import known_entries, view_of
-from lakehouse_backfill.adapters.iceberg.partitions import (
-    BOUND_BYTES,
-    ColumnSpans,
-    PartitionLabels,
-    describe_spec,
-    finest_scope_field,
-    row_range_filter,
-)
 from lakehouse_backfill.adapters.iceberg.schema import create_table
+from lakehouse_backfill.adapters.iceberg.scope_field import finest_scope_field
+from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.core.guards.streams import is_position_key
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import VoidTransform
 
-from lakehouse_backfill.adapters import keep_null_lists
+from lakehouse_backfill.adapters.pyiceberg_rows import keep_null_lists, row_range_filter
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import CatalogDown, DamagedFile, LostFile, NotFound, Unsupported
 
@@ -45,18 +45,10 @@ keep_null_lists()
 def filter_of_ranges(ranges: Iterable[RowRange]) -> expr.BooleanExpression:
     """Return a filter for the rows of any of the ranges; no ranges: every row.
 
-    PyIceberg has no term for a bucket: `plan_scan` lists only files of the buckets. The groups of
-    `only` are those of all ranges.
+    For a bucket it is true for all rows: `plan_scan` lists only files of the buckets.
     """
-    listed = list(ranges)
-    if listed and listed[0].only:
-        own = filter_of_ranges([replace(rows, only=()) for rows in listed])
-        return expr.And(own, *map(filter_of_ranges, listed[0].only))
-    filters = [_filter_of_range(rows) for rows in listed]
-    if not filters or any(rows.is_everything or rows.buckets is not None for rows in listed):
-        return expr.AlwaysTrue()
-    # A balanced tree: PyIceberg visits it recursively.
-    return filters[0] if len(filters) == 1 else expr.Or(*filters)
+    listed = tuple(ranges)
+    return row_range_filter(listed) if listed else expr.AlwaysTrue()
 
 
 def filter_of_keys(keys: Sequence[Mapping[str, Any]]) -> expr.BooleanExpression:
@@ -75,21 +67,6 @@ def filter_of_keys(keys: Sequence[Mapping[str, Any]]) -> expr.BooleanExpression:
         if any(key[column] is None for key in keys):
             column_filter = expr.Or(column_filter, expr.IsNull(term=term))
         result = expr.And(result, column_filter)
-    return result
-
-
-def _filter_of_range(rows: RowRange) -> expr.BooleanExpression:
-    column = expr.Reference(name=rows.column)
-    if rows.is_null:
-        return expr.IsNull(term=column)
-    if rows.equals is not None:
-        return expr.EqualTo(term=column, value=literal(rows.equals))
-    result: expr.BooleanExpression = expr.AlwaysTrue()
-    if rows.lower is not None:
-        result = expr.GreaterThanOrEqual(term=column, value=literal(rows.lower))
-    if rows.upper is not None:
-        below = expr.LessThan(term=column, value=literal(rows.upper))
-        result = expr.And(result, below)
     return result
 
 

@@ -6,9 +6,9 @@ import itertools
 from typing import Any, Protocol
 
 from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
-from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
 from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
+from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
 from lakehouse_backfill.domain.tables.commits import AdoptRequest
 from lakehouse_backfill.ports.compute import RowReader

@@ -33,12 +33,12 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SwapProducer,
     commit_snapshot,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, IsolatedShadows
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.domain.partitions import (
     RowRange,
     Scope,

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 from pyiceberg.catalog.memory import InMemoryCatalog
 
-from lakehouse_backfill.adapters import keep_null_lists
+from lakehouse_backfill.adapters.pyiceberg_rows import keep_null_lists
 
 _SPOT = pa.struct([("a", pa.int64())])
 _DEEP = pa.struct([("spots", pa.list_(_SPOT)), ("large", pa.large_list(_SPOT))])

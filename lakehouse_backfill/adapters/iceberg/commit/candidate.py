@@ -9,13 +9,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.adapters.iceberg import manifests, metadata
+from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     ErrorWording,
     Swap,
     SwapPart,
     without_sequence_numbers,
 )
+from lakehouse_backfill.adapters.iceberg.manifests import scope_files
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution, verify_schema_evolution
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.domain.partitions import Scope, describe_labels, label_sort_key
@@ -28,15 +30,11 @@ _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before; t
 class ShadowCandidate:
     """The shadow at the accepted snapshot."""
 
-    def __init__(
-        self, shadow: Table, request: AdoptRequest, cache: manifests.ManifestCache
-    ) -> None:
+    def __init__(self, shadow: Table, request: AdoptRequest, cache: ManifestCache) -> None:
         self._shadow = shadow
         self._request = request
-        self._reader = manifests.ScopedReader(shadow, request.scope, cache)
-        self._allowed_reader = manifests.ScopedReader(
-            shadow, request.within or request.scope, cache
-        )
+        self._reader = ScopedReader(shadow, request.scope, cache)
+        self._allowed_reader = ScopedReader(shadow, request.within or request.scope, cache)
         self._run = request.properties.get(metadata.RUN_ID_PROPERTY, RUN_PLACEHOLDER)
         self.wording = ErrorWording("published", _NOTHING_PUBLISHED, plan_command(revise=self._run))
 
@@ -88,7 +86,7 @@ class ShadowCandidate:
             )
         return uuid
 
-    def files_to_adopt(self, target: Table) -> manifests.LiveEntries:
+    def files_to_adopt(self, target: Table) -> scope_files.LiveEntries:
         """Return the files to adopt; files that are new to the target have no sequence numbers.
 
         Raises ChecksFailed when base or chunks are missing, WriteForbidden when something outside
@@ -195,19 +193,19 @@ class ShadowCandidate:
         lost = (before[path] for path in before.keys() - after.keys())
         return any(not can_label(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
 
-    def _deletes(self, listed: list[ManifestFile]) -> manifests.LiveEntries:
-        deletes: manifests.LiveEntries = {}
+    def _deletes(self, listed: list[ManifestFile]) -> scope_files.LiveEntries:
+        deletes: scope_files.LiveEntries = {}
         for manifest in listed:
             if manifest.content == ManifestContent.DELETES:
                 live = self._reader.listed_deletes(manifest)
                 deletes.update(
-                    (manifests.unique_file_name(entry.data_file), entry) for entry in live
+                    (scope_files.unique_file_name(entry.data_file), entry) for entry in live
                 )
         return deletes
 
-    def _files_outside(self, listed: list[ManifestFile]) -> manifests.ScopeFiles:
+    def _files_outside(self, listed: list[ManifestFile]) -> scope_files.ScopeFiles:
         """Return these manifests' data files outside the scope, and all their delete files."""
-        outside = manifests.ScopeFiles(deletes=self._deletes(listed))
+        outside = scope_files.ScopeFiles(deletes=self._deletes(listed))
         for manifest in listed:
             if manifest.content == ManifestContent.DATA:
                 for entry in self._reader.live_entries(manifest):
@@ -215,7 +213,7 @@ class ShadowCandidate:
                         outside.data[entry.data_file.file_path] = entry
         return outside
 
-    def _refuse_foreign_specs(self, target: Table, files: manifests.LiveEntries) -> None:
+    def _refuse_foreign_specs(self, target: Table, files: scope_files.LiveEntries) -> None:
         """Check specs and sort orders: numbers are per table, and must mean the same in both."""
         target_specs, shadow_specs = target.specs(), self._shadow.specs()
         target_orders, shadow_orders = target.sort_orders(), self._shadow.sort_orders()

@@ -30,7 +30,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import ErrorWording
-from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, ScopeFiles
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import ScopeFiles
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key
 from lakehouse_backfill.errors import HistoryGone, TargetChanged

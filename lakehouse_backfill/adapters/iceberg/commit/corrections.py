@@ -19,12 +19,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import set_tag_update
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit, read_commit_result
 from lakehouse_backfill.adapters.iceberg.schema import TypeParser
+from lakehouse_backfill.adapters.pyiceberg_rows import keep_null_lists
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.labels.names import table_parts

@@ -28,7 +28,8 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
 )
 from lakehouse_backfill.adapters.iceberg.commit.swap import check_swap, run_swap
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import read_commit_result
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader, ScopeFiles
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import ScopeFiles
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.partitions import Scope, ScopeField

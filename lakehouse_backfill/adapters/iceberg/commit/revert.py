@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 from pyiceberg.table import Table
 
-from lakehouse_backfill.adapters.iceberg import manifests
 from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import SwapPart, plan_swap
+from lakehouse_backfill.adapters.iceberg.manifests import scope_files
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids, find_snapshot, is_tagged
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, label_sort_key
 from lakehouse_backfill.domain.tables.commits import (
@@ -37,7 +38,7 @@ class RevertPlanner:
         table: Table,
         name: str,
         field: ScopeField,
-        cache: manifests.ManifestCache,
+        cache: ManifestCache,
         *,
         by_rows: bool = False,
     ) -> None:
@@ -103,9 +104,9 @@ class RevertPlanner:
                 parts.append(SwapPart(reader.scope, since_id, part_files, candidate.source))
         return tuple(parts)
 
-    def _reader(self, labels: tuple[str, ...]) -> manifests.ScopedReader:
+    def _reader(self, labels: tuple[str, ...]) -> ScopedReader:
         scope = Scope(field=self._field, partitions=labels)
-        return manifests.ScopedReader(self._table, scope, self._cache)
+        return ScopedReader(self._table, scope, self._cache)
 
     def _rewrite_reasons(self, restore: PartitionRestore) -> dict[str, str]:
         if restore.restore_snapshot_id is None:
@@ -119,8 +120,8 @@ class RevertPlanner:
         return self._delete_file_reasons(restore, reader, then)
 
     def _restored_files(
-        self, restore: PartitionRestore, reader: manifests.ScopedReader
-    ) -> manifests.ScopeFiles:
+        self, restore: PartitionRestore, reader: ScopedReader
+    ) -> scope_files.ScopeFiles:
         snapshot_id, state = restore.restore_snapshot_id, None
         if snapshot_id is not None:
             state = find_snapshot(self._table.metadata, snapshot_id, self._name)
@@ -129,8 +130,8 @@ class RevertPlanner:
     def _delete_file_reasons(
         self,
         restore: PartitionRestore,
-        reader: manifests.ScopedReader,
-        then: manifests.ScopeFiles,
+        reader: ScopedReader,
+        then: scope_files.ScopeFiles,
     ) -> dict[str, str]:
         """Return, by partition, why delete files hid rows then or would hide rows now."""
         reasons: dict[str, str] = {}
@@ -144,7 +145,7 @@ class RevertPlanner:
         now = reader.scope_files(self._table.metadata.current_snapshot())
         swapped = plan_swap(now, then.data)
         live_deletes = {p: e for p, e in now.deletes.items() if p not in swapped.removed}
-        hiding = manifests.applicable_deletes(then.data, live_deletes)
+        hiding = scope_files.applicable_deletes(then.data, live_deletes)
         for label, path in _label_paths(reader, then):
             if path in swapped.ambiguous or hiding[path]:
                 reasons.setdefault(label, "delete files are live that may hide rows of its files")
@@ -184,7 +185,7 @@ def rewritten_adopt_request(request: RevertRequest, rewritten: RewrittenShadow) 
 
 
 def _label_paths(
-    reader: manifests.ScopedReader, content: manifests.ScopeFiles
+    reader: ScopedReader, content: scope_files.ScopeFiles
 ) -> Iterator[tuple[str, str]]:
     for path, entry in content.data.items():
         for label in sorted(reader.labels.labels_spanned(entry.data_file)):

@@ -30,15 +30,15 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StructType
 
-from lakehouse_backfill.adapters.iceberg.manifests import (
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import (
     LiveEntries,
-    ManifestCache,
     ScopeFiles,
     applicable_deletes,
     changed_entry,
     is_global_delete,
     is_live_entry,
 )
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache
 from lakehouse_backfill.adapters.iceberg.metadata import (
     ATTEMPTS_PROPERTY,
     NEVER_EXPIRES_MS,

@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
-from lakehouse_backfill.adapters.iceberg import manifests, metadata
+from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit import conflicts, snapshot_producer
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
@@ -32,7 +32,8 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     plan_swap,
 )
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache
+from lakehouse_backfill.adapters.iceberg.manifests import scope_files
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.schema import build_new_schema
 from lakehouse_backfill.domain.tables.commits import (
     AddedFile,
@@ -49,7 +50,7 @@ def run_swap(
     catalog: Catalog,
     budget_s: float,
     swap: Swap,
-    cache: manifests.ManifestCache,
+    cache: ManifestCache,
     commits: SwapCommitter | None = None,
 ) -> Snapshot:
     """Commit the swap once, also while other writers commit; return its snapshot.
@@ -71,7 +72,7 @@ def run_swap(
     return commit.run(_SwapAttempts(swap, cache, commits).prepare, budget_s)
 
 
-def check_swap(table: Table, swap: Swap, cache: manifests.ManifestCache) -> None:
+def check_swap(table: Table, swap: Swap, cache: ManifestCache) -> None:
     """Raise what `run_swap` would raise of the table and the files now; nothing is written."""
     _SwapAttempts(swap, cache, None).plan_change(table)
 
@@ -79,9 +80,7 @@ def check_swap(table: Table, swap: Swap, cache: manifests.ManifestCache) -> None
 class _SwapAttempts:
     """The attempts of one swap; what one has read, written and checked, the next one uses."""
 
-    def __init__(
-        self, swap: Swap, cache: manifests.ManifestCache, commits: SwapCommitter | None
-    ) -> None:
+    def __init__(self, swap: Swap, cache: ManifestCache, commits: SwapCommitter | None) -> None:
         self._swap = swap
         self._cache = cache
         self._writer = (
@@ -103,10 +102,10 @@ class _SwapAttempts:
         _refuse_changed_table(self._swap, table)
         swap, head = self._swap, table.metadata.snapshot_by_name(MAIN_BRANCH)
         listed = self._cache.manifests(table.io, head)
-        removed: manifests.LiveEntries = {}
-        added: manifests.LiveEntries = {}
+        removed: scope_files.LiveEntries = {}
+        added: scope_files.LiveEntries = {}
         for part in swap.parts:
-            reader = manifests.ScopedReader(table, part.scope, self._cache)
+            reader = ScopedReader(table, part.scope, self._cache)
             now = reader.scope_files_in(listed)
             self._refuse_conflict(table, head, part, reader, now)
             swapped = plan_swap(now, part.wanted)
@@ -130,8 +129,8 @@ class _SwapAttempts:
         table: Table,
         head: Snapshot | None,
         part: SwapPart,
-        reader: manifests.ScopedReader,
-        now: manifests.ScopeFiles,
+        reader: ScopedReader,
+        now: scope_files.ScopeFiles,
     ) -> None:
         target = self._swap.request.target
         window = conflicts.CommitWindow(
@@ -140,14 +139,14 @@ class _SwapAttempts:
         if self._swap.request.is_frozen:
             conflicts.refuse_foreign_commits(window)
         if part.since_id is None:
-            then = manifests.ScopeFiles()
+            then = scope_files.ScopeFiles()
         elif head is not None and head.snapshot_id == part.since_id:
             return
         else:
             then = reader.scope_files(metadata.find_snapshot(table.metadata, part.since_id, target))
         conflicts.refuse_row_changes(window, reader, then, now)
 
-    def _check_files(self, io: FileIO, added: manifests.LiveEntries) -> None:
+    def _check_files(self, io: FileIO, added: scope_files.LiveEntries) -> None:
         """Raise NotFound when a file is missing or has another size than its entry says."""
         sizes = {
             path: entry.data_file.file_size_in_bytes
@@ -185,7 +184,7 @@ def _refuse_changed_table(swap: Swap, table: Table) -> None:
         raise swap.wording.target_changed(swap.request.target, problem)
 
 
-def _refuse_removal_on_append(swap: Swap, removed: manifests.LiveEntries) -> None:
+def _refuse_removal_on_append(swap: Swap, removed: scope_files.LiveEntries) -> None:
     """Refuse an append that removes files: a streaming reader would not see the removal."""
     if swap.request.operation == "append" and removed:
         raise swap.wording.target_changed(

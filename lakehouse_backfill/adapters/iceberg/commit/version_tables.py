@@ -37,7 +37,8 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     commit_snapshot,
 )
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, is_live_entry
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import is_live_entry
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.adapters.iceberg.shadow.clone import CLONE_PROPERTIES, differing_parts
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import clone_location

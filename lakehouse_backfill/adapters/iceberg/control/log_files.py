@@ -28,8 +28,11 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
-from lakehouse_backfill.adapters.iceberg.avro_files import read_manifest_entries, read_manifest_list
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ
+from lakehouse_backfill.adapters.iceberg.manifests.avro_files import (
+    read_manifest_entries,
+    read_manifest_list,
+)
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 

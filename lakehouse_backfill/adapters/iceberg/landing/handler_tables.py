@@ -19,11 +19,11 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.table import Table, Transaction
 
-from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
+from lakehouse_backfill.adapters.pyiceberg_rows import keep_null_lists
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
 from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.serialization import canonical_json

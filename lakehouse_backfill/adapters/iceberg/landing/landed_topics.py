@@ -10,7 +10,7 @@ from pyiceberg.expressions import Or
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
-from lakehouse_backfill.adapters.iceberg.partitions import null_term, row_range_filter
+from lakehouse_backfill.adapters.pyiceberg_rows import null_term, row_range_filter
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.sources.topic_offsets import EventOffsets, LandedEvents, TableLanding
 

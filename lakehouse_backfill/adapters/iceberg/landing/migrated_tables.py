@@ -23,17 +23,16 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType
 
-from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import set_tag_update
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
-from lakehouse_backfill.adapters.iceberg.partitions import require_numbers
 from lakehouse_backfill.adapters.iceberg.schema import (
     contract_schema,
     contract_spec,
     create_table,
 )
+from lakehouse_backfill.adapters.pyiceberg_rows import keep_null_lists
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.serialization import canonical_json
@@ -381,7 +380,7 @@ def _written_files(table: Table, batches: Iterable[Any]) -> Iterable[DataFile]:
 
     def write() -> None:
         rows = pa.Table.from_batches(held).cast(schema)
-        require_numbers(table, rows, _KEPT)
+        _require_numbers(table, rows, _KEPT)
         files.extend(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
         held.clear()
 
@@ -440,3 +439,26 @@ def _tagged(table: Table, tag: str) -> int:
     if ref is None and head is None:
         raise Unsupported(f"the catalog kept neither {tag} nor the main branch")
     return int(ref.snapshot_id if ref is not None else head.snapshot_id)  # type: ignore[union-attr]
+
+
+def _require_numbers(table: Table, rows: Any, state: str) -> None:
+    """Raise Unsupported for NaN in a column by whose own value the table is partitioned.
+
+    PyIceberg 0.12 looks for the rows of each value, and NaN equals none: it fails on no rows.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for each in table.spec().fields:
+        name = table.schema().find_field(each.source_id).name
+        is_own = str(each.transform) == "identity"
+        if not is_own or not pa.types.is_floating(rows.schema.field(name).type):
+            continue
+        if pc.any(pc.is_nan(rows[name])).as_py():
+            raise Unsupported(
+                f"column {name} has NaN, and the table is partitioned by it: no such partition "
+                "can be written",
+                state=state,
+                fix="partition the product by another column, or put another value in the old "
+                "place",
+            )

@@ -13,7 +13,6 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, I
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table import update as updates
 
-from lakehouse_backfill.adapters import keep_null_lists
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import (
@@ -23,8 +22,8 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     LANDING_STATE_PROPERTY,
     PROPERTY_PREFIX,
 )
-from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
+from lakehouse_backfill.adapters.pyiceberg_rows import keep_null_lists, row_range_filter
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.publication import MODE_PROPERTY

@@ -1,91 +1,32 @@
-"""Partition labels of data files, row filters, the choice of the scope field, and column bounds.
-
-Labels are read from each file's own partition spec, bounds from its statistics.
-"""
+"""Partition labels of data files, read from each file's own partition spec."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 from pyiceberg import expressions as expr
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
+from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.domain.labels.spans import labels_within
-from lakehouse_backfill.domain.labels.values import Bound, fineness, fits, is_bucket
+from lakehouse_backfill.domain.labels.values import is_bucket
 from lakehouse_backfill.domain.partitions import (
-    ANY_COLUMN,
     NULL_LABEL,
-    WHOLE_TABLE_FIELD,
     WHOLE_TABLE_LABEL,
-    RowRange,
     Scope,
     ScopeField,
     label_sort_key,
     partition_label,
-    partition_row_range,
     partition_start,
     scope_row_ranges,
 )
-from lakehouse_backfill.domain.tables.files import ColumnSpan, LiveFile, visible_rows
-from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import Unsupported
-
-_TermFactory = Callable[[str, Any], expr.BooleanExpression]
-# They accept column and value by position, which their signatures for mypy do not declare.
-equal_term = cast("_TermFactory", expr.EqualTo)
-in_term = cast("_TermFactory", expr.In)
-at_least_term = cast("_TermFactory", expr.GreaterThanOrEqual)
-below_term = cast("_TermFactory", expr.LessThan)
-null_term = cast("Callable[[str], expr.BooleanExpression]", expr.IsNull)
-
-
-def row_range_filter(ranges: tuple[RowRange, ...]) -> expr.BooleanExpression:
-    """Return the expression that is true for the rows of any range; no range: no row.
-
-    For a bucket it is true for all rows. The groups of `only` are those of all ranges.
-    """
-    if ranges and ranges[0].only:
-        own = row_range_filter(tuple(replace(rows, only=()) for rows in ranges))
-        return expr.And(own, *map(row_range_filter, ranges[0].only))
-    equals: dict[str, list[Bound]] = {}
-    terms: list[expr.BooleanExpression] = []
-    if any(rows.is_everything or rows.buckets is not None for rows in ranges):
-        # PyIceberg has no term for a bucket: `PartitionLabels` tells its files apart.
-        return expr.AlwaysTrue()
-    for rows in ranges:
-        if rows.equals is not None:
-            equals.setdefault(rows.column, []).append(rows.equals)
-        else:
-            terms.append(_range_term(rows))
-    # One In instead of many EqualTo: evaluators recurse over Or.
-    terms += [_equality_term(column, values) for column, values in equals.items()]
-    if not terms:
-        return expr.AlwaysFalse()
-    return terms[0] if len(terms) == 1 else expr.Or(*terms)
-
-
-def _equality_term(column: str, values: list[Bound]) -> expr.BooleanExpression:
-    return equal_term(column, values[0]) if len(values) == 1 else in_term(column, set(values))
-
-
-def _range_term(rows: RowRange) -> expr.BooleanExpression:
-    if rows.is_null:
-        return null_term(rows.column)
-    term: expr.BooleanExpression = expr.AlwaysTrue()
-    if rows.lower is not None:
-        term = at_least_term(rows.column, rows.lower)
-    if rows.upper is not None:
-        term = expr.And(term, below_term(rows.column, rows.upper))
-    return term
 
 
 def describe_spec(spec: PartitionSpec) -> str:
@@ -289,149 +230,3 @@ def _unit_rank(transform: str, kind: str) -> int:
         identities = {"date": "day", "timestamp": "instant", "timestamptz": "instant"}
         transform = identities.get(kind, "")
     return _TIME_UNITS.index(transform) if transform in _TIME_UNITS else -1
-
-
-def finest_scope_field(info: TableInfo, column: str) -> ScopeField:
-    """Return the finest field of the current spec that tells values of `column` apart.
-
-    Without one, return its first bucket or truncation. `*` means the whole table. Raises
-    Unsupported for a column that has no such field, and for types without labels.
-    """
-    if column == ANY_COLUMN:
-        return WHOLE_TABLE_FIELD
-    transforms = [f.transform for f in info.partitioning if f.column == column]
-    usable = [one for one in transforms if one != "void"]
-    kind = column_type(info, column)
-    fitting = [one for one in usable if kind is not None and fits(one, kind)]
-    if not fitting:
-        raise Unsupported(
-            f"{info.table} cannot be restated by {column}: {_unscopable_reason(info, column)}",
-            fix=f"scope by one of: {_scopable_columns(info)}",
-        )
-    transform = min(fitting, key=fineness)
-    path = next(f.path for f in info.partitioning if f.column == column)
-    return ScopeField(column=column, transform=transform, type=kind or "", path=path)
-
-
-def column_type(info: TableInfo, column: str) -> str | None:
-    """Return the type of a column, or of a struct's field that partitions are by; else None."""
-    found = info.column(column)
-    nested = (one.type for one in info.partitioning if one.column == column and one.type)
-    return found.type if found else next(nested, None)
-
-
-def _unscopable_reason(info: TableInfo, column: str) -> str:
-    transforms = [field.transform for field in info.partitioning if field.column == column]
-    kind = column_type(info, column)
-    if not transforms:
-        return "there is no such column" if kind is None else "it is not a partition column"
-    if kind is None:
-        return "it lies in a list or a map"
-    if transforms[0] == "void":
-        return f"void({column}) does not tell its values apart"
-    return f"partitions by {transforms[0]} of a {kind} have no names"
-
-
-def _scopable_columns(info: TableInfo) -> str:
-    usable = [
-        field.column
-        for field in info.partitioning
-        if fits(field.transform, column_type(info, field.column) or "")
-    ]
-    whole = "the whole table, by target.partitions.whole_table: true"
-    return ", ".join([*dict.fromkeys(usable), whole])
-
-
-_Time = datetime | date | None
-#: The types of time that an input is cut by, with the length of their bounds.
-BOUND_BYTES = {"date": 4, "timestamp": 8, "timestamptz": 8}
-
-
-class ColumnSpans:
-    """Reads the bounds of one time column from the statistics of files, else from partitions."""
-
-    def __init__(self, table: Table, column: NestedField) -> None:
-        self._column, self._type = column, str(column.field_type)
-        self._labels: PartitionLabels | None = None
-        with suppress(Unsupported):
-            field = ScopeField.model_validate(
-                {
-                    "column": column.name,
-                    "transform": "identity" if self._type == "date" else "hour",
-                    "type": self._type,
-                }
-            )
-            self._labels = PartitionLabels(table.metadata, field)
-
-    def span(self, file: DataFile, added_by: int | None = None, **hidden: Any) -> ColumnSpan:
-        """Return the values that a file holds; `hidden` says what delete files hide of it."""
-        nulls = (file.null_value_counts or {}).get(self._column.field_id)
-        most_null = 0 if self._column.required else file.record_count if nulls is None else nulls
-        least, most = visible_rows(
-            (
-                LiveFile(
-                    path=file.file_path, spec_id=file.spec_id, partition=None,
-                    rows=file.record_count, size_bytes=file.file_size_in_bytes, **hidden,
-                ),
-            )
-        )  # fmt: skip
-        bounds = self._bound(file.lower_bounds), self._bound(file.upper_bounds)
-        is_known = None not in bounds
-        first, last = bounds if is_known else self._of_partition(file)
-        return ColumnSpan(
-            path=file.file_path,
-            first=first,
-            last=last,
-            least_rows=max(0, least - most_null),
-            most_rows=max(0, min(most, file.record_count - (nulls or 0))),
-            is_exact=is_known and not hidden,
-            added_by=added_by,
-            deletes=hidden.get("deletes", ()),
-        )
-
-    def _bound(self, bounds: dict[int, bytes] | None) -> _Time:
-        """Decode a bound; one from before a type promotion has another length, and is unknown."""
-        stored = (bounds or {}).get(self._column.field_id)
-        if stored is None or len(stored) != BOUND_BYTES[self._type]:
-            return None
-        number = int.from_bytes(stored, "little", signed=True)
-        try:
-            start = partition_start("identity", self._type, number)
-        except OverflowError:
-            return None
-        return start if isinstance(start, date) else None
-
-    def _of_partition(self, file: DataFile) -> tuple[_Time, _Time]:
-        """Return the first and last value that a file's partition may hold."""
-        if self._labels is None or not self._labels.can_label(file.spec_id):
-            return None, None
-        source = self._labels.require_source(file.spec_id, 1)
-        rows = partition_row_range(source.field, self._labels.file_label(file))
-        if not isinstance(rows.lower, date) or not isinstance(rows.upper, date):
-            return None, None
-        is_time = isinstance(rows.upper, datetime)
-        last = rows.upper - (timedelta(microseconds=1) if is_time else timedelta(days=1))
-        return rows.lower, last
-
-
-def require_numbers(table: Table, rows: Any, state: str) -> None:
-    """Raise Unsupported for NaN in a column by whose own value the table is partitioned.
-
-    PyIceberg 0.12 looks for the rows of each value, and NaN equals none: it fails on no rows.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for each in table.spec().fields:
-        name = table.schema().find_field(each.source_id).name
-        is_own = str(each.transform) == "identity"
-        if not is_own or not pa.types.is_floating(rows.schema.field(name).type):
-            continue
-        if pc.any(pc.is_nan(rows[name])).as_py():
-            raise Unsupported(
-                f"column {name} has NaN, and the table is partitioned by it: no such partition "
-                "can be written",
-                state=state,
-                fix="partition the product by another column, or put another value in the old "
-                "place",
-            )

@@ -29,7 +29,8 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.adapters.iceberg.catalog import load_table
-from lakehouse_backfill.adapters.iceberg.partitions import ColumnSpans, finest_scope_field
+from lakehouse_backfill.adapters.iceberg.manifests.column_spans import ColumnSpans
+from lakehouse_backfill.adapters.iceberg.scope_field import finest_scope_field
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.tables.table import Column, PartitionField, TableInfo

@@ -1,4 +1,4 @@
-"""Type texts and row ranges, without a table."""
+"""Filters of row ranges, as every adapter gives them to PyIceberg."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from datetime import date, datetime, timezone
 import pytest
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, Or
 
-from lakehouse_backfill.adapters.iceberg.partitions import (
+from lakehouse_backfill.adapters.local.scan import filter_of_ranges
+from lakehouse_backfill.adapters.pyiceberg_rows import (
     at_least_term,
     below_term,
     equal_term,
@@ -15,9 +16,7 @@ from lakehouse_backfill.adapters.iceberg.partitions import (
     null_term,
     row_range_filter,
 )
-from lakehouse_backfill.adapters.iceberg.schema import TypeParser
 from lakehouse_backfill.domain.partitions import RowRange
-from lakehouse_backfill.errors import ConfigError
 
 D1, D2 = date(2013, 2, 1), date(2013, 2, 3)
 NOON = datetime(2013, 2, 1, 12, tzinfo=timezone.utc)
@@ -45,27 +44,8 @@ def test_row_ranges_become_the_expression_of_their_union(ranges, expected):
     assert row_range_filter(ranges) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("long", "long"),
-        (" decimal( 10 ,2 ) ", "decimal(10, 2)"),
-        ("fixed(16)", "fixed[16]"),
-        ("list<string>", "list<string>"),
-        ("map<string, list<long>>", "map<string, list<long>>"),
-        ("struct<a: int>", "struct<1: a: optional int>"),
-        ("struct<7: a: required int (key)>", "struct<1: a: required int>"),
-        (
-            "struct<a: decimal(4, 1), b: map<int, date>>",
-            "struct<1: a: optional decimal(4, 1), 2: b: optional map<int, date>>",
-        ),
-    ],
-)
-def test_type_texts_are_read_as_written(text, expected):
-    assert str(TypeParser().parse(text)) == expected
-
-
-@pytest.mark.parametrize("text", ["", "varchar(3)", "decimal(0, 0)", "list<>", "struct<a>", "x<y>"])
-def test_texts_that_name_no_type_are_refused(text):
-    with pytest.raises(ConfigError):
-        TypeParser().parse(text)
+def test_readers_take_no_range_for_every_row_and_writers_for_no_row() -> None:
+    ranges = (RowRange("r", equals="x"), RowRange("r", equals="y"))
+    assert filter_of_ranges(ranges) == row_range_filter(ranges)
+    assert filter_of_ranges(()) == AlwaysTrue()
+    assert row_range_filter(()) == AlwaysFalse()

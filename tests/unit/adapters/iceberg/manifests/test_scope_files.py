@@ -15,7 +15,7 @@ from pyiceberg.manifest import (
 from pyiceberg.typedef import Record
 
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import plan_swap
-from lakehouse_backfill.adapters.iceberg.manifests import ScopeFiles
+from lakehouse_backfill.adapters.iceberg.manifests.scope_files import ScopeFiles
 
 PATH_ID = 2147483546
 _KINDS = {
