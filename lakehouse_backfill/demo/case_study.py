@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -227,11 +228,13 @@ def _run_ids(cascade: CascadeResult) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class CaseStudyOptions:
-    """What the case study can be told; `profile` names the lake of a cluster."""
+    """What the case study can be told; `profile` names the lake of a cluster, in `profiles`."""
 
     cases: int = 2_000
     profile: str = EMBEDDED_PROFILE
     explained_partitions: int = 12
+    #: A file of profiles that takes the place of `catalog/profiles.yaml`.
+    profiles: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for what cannot be told, before anything is made."""
@@ -241,6 +244,12 @@ class CaseStudyOptions:
                 f"{self.explained_partitions} months cannot be explained",
                 fix=f"name 1 to {_MONTHS} months of the year",
                 field="explain",
+            )
+        if self.profiles is not None and not self.profiles.is_file():
+            raise ConfigError(
+                f"there is no file {self.profiles}",
+                fix="name a file like catalog/profiles.yaml",
+                field="profiles",
             )
 
 
@@ -252,6 +261,8 @@ def run_case_study(folder: Path, echo: Echo, options: CaseStudyOptions) -> DemoR
     folder = folder.resolve()
     require_java()
     copy_project(folder, CASE_FILES)
+    if options.profiles is not None:
+        shutil.copyfile(options.profiles, folder / CASE_FILES[0])
     project = Project.open(folder, options.profile)
     lake = CaseLake(project, options.cases)
     lake.require_free_names()
@@ -270,14 +281,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     defaults = CaseStudyOptions()
     parser.add_argument("--dir", type=Path, default=Path("case-study"), help="a new folder")
     parser.add_argument("--cases", type=int, default=defaults.cases, help="number of cases")
-    parser.add_argument("--profile", default=defaults.profile, help="a lake of profiles.yaml")
+    parser.add_argument("--profile", default=defaults.profile, help="a lake of the profiles")
+    parser.add_argument("--profiles", type=Path, help="a file, instead of catalog/profiles.yaml")
     parser.add_argument(
         "--explain", type=int, default=defaults.explained_partitions, metavar="MONTHS",
         help="how many months are explained row by row",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     try:
-        options = CaseStudyOptions(given.cases, given.profile, given.explain)
+        options = CaseStudyOptions(given.cases, given.profile, given.explain, given.profiles)
         run_case_study(given.dir, lambda line: _write(line), options)
     except BackfillError as error:
         sys.stderr.write(f"{error}\n")

@@ -1,6 +1,6 @@
 """The case study from the first publication to the corrections, against rules in plain Python.
 
-All tests share one run of the story, of the fewest cases that hold the disputed ones.
+All tests share one run of the program, of the fewest cases that hold the disputed ones.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import json
 import re
 import shlex
 from collections import Counter
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,26 +23,20 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.case_histories import LEAST_CASES, YEAR_START, YEAR_STOP, CaseHistory
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.demo.case_lake import (
     BREACHES_PRODUCT,
     CASCADE_PRODUCTS,
-    CASE_FILES,
     CASES_PRODUCT,
     CORRECTIONS_TABLE,
     FEED_PRODUCT,
     REPORT_PRODUCT,
-    CaseLake,
     calendar_table,
 )
-from lakehouse_backfill.demo.case_study import OWNER, CaseStudy
-from lakehouse_backfill.demo.lake import copy_project
-from lakehouse_backfill.demo.story import Narrator
+from lakehouse_backfill.demo.case_study import OWNER, main
 from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.adapters import Adapters
 from tests.support.oracles.case_sla import case_days
 
 if TYPE_CHECKING:
@@ -52,6 +48,7 @@ LINEAGE = {
     "input_range_start", "input_range_end", "processing_mode", "reference_data_version",
     "restatement_reason", "produced_at",
 }  # fmt: skip
+PROFILE = "tutorial"
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 Rows = dict[tuple[date, int], dict[str, Any]]
 
@@ -60,14 +57,34 @@ Rows = dict[tuple[date, int], dict[str, Any]]
 class Told:
     """The story, when it has been told."""
 
-    study: CaseStudy
-    transcript: str
     folder: Path
+    transcript: str
 
-    @property
+    @cached_property
     def project(self) -> Project:
         """The project of the story."""
-        return self.study.project
+        return Project.open(self.folder, PROFILE)
+
+    @cached_property
+    def cascade(self) -> str:
+        """The restatement, as step 8 names it."""
+        told = self.transcript.split("\n8. ")[1]
+        (found,) = set(re.findall(r"^   undo:   .* rollback .*(cx-\w+)", told, re.MULTILINE))
+        return str(found)
+
+    @cached_property
+    def runs(self) -> dict[str, str]:
+        """The runs of the restatement, and that of the corrections."""
+        found = {one.product: str(one.run_id) for one in self.project.cascade(self.cascade).members}
+        (feed,) = [
+            one.run_id for one in self.project.versions(FEED_PRODUCT).versions
+            if one.action == "publish"
+        ]  # fmt: skip
+        return {**found, FEED_PRODUCT: str(feed)}
+
+    def load_table(self, name: str) -> Any:
+        """Load a table of the lake."""
+        return self.project.wiring.catalog.load_table(name)
 
     def version(self, number: int, product: str = CASES_PRODUCT) -> pa.Table:
         """Read a publication, of the case table: 0 is the first one, -1 the last."""
@@ -77,7 +94,7 @@ class Told:
             if row.action == "publish"
         ]  # fmt: skip
         row = sorted(acts, key=lambda one: one.version)[number]
-        table = self.study.lake.catalog.load_table(row.table)
+        table = self.load_table(row.table)
         return table.scan(snapshot_id=row.snapshot_id).to_arrow()
 
     @cached_property
@@ -110,34 +127,29 @@ def _rows(table: pa.Table) -> Rows:
 
 @pytest.fixture(scope="module")
 def told(
-    spark: SparkSession,
+    spark: SparkSession,  # which the story takes
     profile: Profile,
     lake_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Told:
-    folder = tmp_path_factory.mktemp("case study") / "project"
-    copy_project(folder, CASE_FILES)
-    where = str(lake_folder)
-    catalog = {name: value.replace("${project}", where) for name, value in profile.catalog.items()}
-    own = profile.model_copy(update={"catalog": catalog, "control_namespace": "case_control"})
-    project = Project(Adapters(folder, own, NullProgress(), "dev"))
-    lines: list[str] = []
-    lake = CaseLake(project, LEAST_CASES)
-    lake.require_free_names()
-    study = CaseStudy(project, lake, Narrator(lines.append))
-    study.tell()
+    where, own = str(lake_folder), profile.catalog
     declared = {
-        "environment": "dev", "catalog": dict(own.catalog), "spark": dict(own.spark),
-        "control_namespace": own.control_namespace,
+        "environment": "dev", "spark": dict(profile.spark), "control_namespace": "case_control",
+        "catalog": {name: text.replace("${project}", where) for name, text in own.items()},
     }  # fmt: skip
-    (folder / "catalog" / "profiles.yaml").write_text(
+    folder = tmp_path_factory.mktemp("case study")
+    (folder / "profiles.yaml").write_text(
         yaml.safe_dump({
-            "api_version": "lakehouse-backfill/v1", "default": "tutorial",
-            "profiles": {"tutorial": declared},
+            "api_version": "lakehouse-backfill/v1", "default": PROFILE,
+            "profiles": {PROFILE: declared},
         }),
         encoding="utf-8",
     )  # fmt: skip
-    return Told(study, "\n".join(lines), folder)
+    place = ("--dir", f"{folder}/project", "--profiles", f"{folder}/profiles.yaml")
+    with redirect_stdout(StringIO()) as printed:
+        code = main([*place, "--profile", PROFILE, "--cases", str(LEAST_CASES)])
+    assert code == 0, printed.getvalue()
+    return Told(folder / "project", printed.getvalue())
 
 
 @pytest.mark.req("T9")
@@ -184,7 +196,7 @@ def test_what_follows_from_the_cases_is_restated_with_them(
 @pytest.mark.req("T9", "P4")
 def test_a_commit_moves_all_products_of_the_cascade_or_none(told: Told) -> None:
     """Read what the pointer table still keeps of its commits: the last publication at least."""
-    table = told.study.lake.catalog.load_table("case_control.accepted_output_version")
+    table = told.load_table("case_control.accepted_output_version")
     states = []
     for entry in table.history():
         rows = table.scan(snapshot_id=entry.snapshot_id).to_arrow().to_pylist()
@@ -200,7 +212,7 @@ def test_a_commit_moves_all_products_of_the_cascade_or_none(told: Told) -> None:
 
 @pytest.mark.req("T9", "Q6")
 def test_the_seven_checks_are_part_of_the_evidence_and_the_owner_reviewed_one(told: Told) -> None:
-    run = told.study.runs[CASES_PRODUCT]
+    run = told.runs[CASES_PRODUCT]
     document = told.project.evidence_document(run)
     checks = document["validation"]["checks"]
     failed = [one["name"] for one in checks if not one["passed"]]
@@ -252,7 +264,7 @@ def test_rows_say_what_made_them(told: Told) -> None:
         filled = LINEAGE - ({"reference_data_version"} if product != CASES_PRODUCT else set())
         assert {name for name in filled if table[name].null_count} == set()
         single = {name: set(table[name].to_pylist()) for name in LINEAGE}
-        assert single["produced_by_run_id"] == {told.study.runs[product]}
+        assert single["produced_by_run_id"] == {told.runs[product]}
         assert single["produced_by_transform"] == {product.partition(".")[2]}
     first, last = told.version(0), told.version(-1)
     assert set(first["transform_version"].to_pylist()) == {"2.4.1"}
@@ -264,7 +276,7 @@ def test_rows_say_what_made_them(told: Told) -> None:
 
 @pytest.mark.req("T9")
 def test_december_is_read_and_the_calendar_is_corrected_truth(told: Told) -> None:
-    plan = told.project.wiring.context.runs.plan(told.study.runs[CASES_PRODUCT])
+    plan = told.project.wiring.context.runs.plan(told.runs[CASES_PRODUCT])
     pins = {pin.name: pin for pin in plan.resolved.sources}
     for name in ("events", "carried"):
         pin = pins[name]
@@ -301,7 +313,7 @@ def test_each_filed_decision_that_changes_is_corrected_once(told: Told) -> None:
         }
 
     old, new = filed(told.old), filed(told.new)
-    events = told.study.lake.catalog.load_table(CORRECTIONS_TABLE).scan().to_arrow().to_pylist()
+    events = told.load_table(CORRECTIONS_TABLE).scan().to_arrow().to_pylist()
     found = {}
     for event in events:
         key = json.loads(event["key"])
@@ -314,13 +326,13 @@ def test_each_filed_decision_that_changes_is_corrected_once(told: Told) -> None:
     assert {
         (one["event_type"], one["product"], one["reason_code"], one["produced_by_run_id"])
         for one in events
-    } == {("correction", FEED_PRODUCT, "bug_fix", told.study.runs[FEED_PRODUCT])}
+    } == {("correction", FEED_PRODUCT, "bug_fix", told.runs[FEED_PRODUCT])}
 
 
 @pytest.mark.req("O3")
 def test_why_tells_the_story_of_a_month(told: Told) -> None:
     story = told.project.why(CASES_PRODUCT, "2025-05")
-    assert story.run_id == told.study.runs[CASES_PRODUCT]
+    assert story.run_id == told.runs[CASES_PRODUCT]
     assert (story.reason_code, story.approved_by, story.accepted_by) == (
         "bug_fix", ("ana",), ("ana",),
     )  # fmt: skip
@@ -338,12 +350,9 @@ def test_the_commands_of_the_tutorial_do_what_it_says(told: Told) -> None:
     assert re.findall(r"^(\d+)\. ", told.transcript, re.MULTILINE) == list("123456789")
     lines = re.findall(r"^\.\./\.venv/bin/lakehouse-backfill (.+)$", text, re.MULTILINE)
     assert len(lines) == 8
-    (cascade,) = set(
-        re.findall(r"^   undo:   .* rollback .*(cx-\w+)", told.transcript.split("\n8. ")[1], re.M)
-    )
     printed = []
     for line in lines:
-        words = line.replace("RUN", told.study.runs[CASES_PRODUCT]).replace("cx-…", cascade)
+        words = line.replace("RUN", told.runs[CASES_PRODUCT]).replace("cx-…", told.cascade)
         found = CliRunner().invoke(
             app,
             ["--project", str(told.folder), "--quiet", *shlex.split(words)],
@@ -355,12 +364,12 @@ def test_the_commands_of_the_tutorial_do_what_it_says(told: Told) -> None:
     acts = re.findall(r"\b(publish|rollback)\b", printed[0])
     assert sorted(acts) == ["publish", "publish", "publish", "rollback"]
     assert all(part in printed[1] for part in ("UTC dates", "ana", "calendar"))
-    assert all(run in printed[2] for run in told.study.runs.values())
+    assert all(run in printed[2] for run in told.runs.values())
     actions = [row.action for row in told.project.versions(CASES_PRODUCT).versions]
     acts = [one for one in reversed(actions) if one in ("publish", "rollback")]
     assert acts == ["publish", "publish", "rollback", "publish", "rollback"]
     assert _rows(told.project.accepted(CASES_PRODUCT)) == told.old
-    events = told.study.lake.catalog.load_table(CORRECTIONS_TABLE).scan().to_arrow().to_pylist()
+    events = told.load_table(CORRECTIONS_TABLE).scan().to_arrow().to_pylist()
     reversed_ids = {one["corrects_event_id"] for one in events} - {None}
     assert reversed_ids == {one["event_id"] for one in events if one["corrects_event_id"] is None}
     assert len(events) == 2 * len(reversed_ids) > 0

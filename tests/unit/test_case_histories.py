@@ -146,7 +146,10 @@ def test_too_few_cases_are_refused() -> None:
         CaseHistory(999)
 
 
-@pytest.mark.parametrize("wrong", [("--cases", "10"), ("--explain", "0"), ("--explain", "13")])
+@pytest.mark.parametrize(
+    "wrong",
+    [("--cases", "10"), ("--explain", "0"), ("--explain", "13"), ("--profiles", "no such file")],
+)
 def test_what_cannot_be_told_is_refused_before_a_folder_is_made(
     wrong: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
