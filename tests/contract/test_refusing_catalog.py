@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.table import Table
@@ -30,6 +31,22 @@ def test_the_probes_find_it_and_a_branch_is_chosen(tmp_path: Path) -> None:
     kept = Kit(tmp_path).shadows.capabilities()
     assert kept == found.model_copy(update={"seen": {}})
     assert choose_isolation("auto", kept).kind == "branch"
+
+
+def test_references_that_are_accepted_and_not_kept_are_found(tmp_path: Path) -> None:
+    """As Nessie 0.99 answers: a tag, or a branch, is taken and never there."""
+    catalog = Kit(tmp_path).catalog
+    commit = catalog.commit_table
+
+    def commit_without_references(table: Table, requirements: Any, updates: Any) -> Any:
+        kept = tuple(one for one in updates if getattr(one, "ref_name", "main") == "main")
+        return commit(table, requirements, kept)
+
+    vars(catalog)["commit_table"] = commit_without_references
+    found = probe_capabilities(catalog, "shadow")
+    assert (found.tags, found.branches, found.branch_commits) == (False,) * 3
+    assert found.seen["tags"] == "a tag was accepted and is not there"
+    assert found.seen["branches"] == "a branch was accepted and is not there"
 
 
 def test_server_side_planning_that_is_asked_for_by_the_table_is_found(tmp_path: Path) -> None:

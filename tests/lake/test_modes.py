@@ -19,10 +19,12 @@ pytestmark = [pytest.mark.lake, pytest.mark.long]
 def test_rows_of_one_tenant_are_repaired_and_all_others_are_carried_over(
     make: Make, version: int
 ) -> None:
+    # Tenant A has the key 1 and no other.
+    named = {"tenant": "A"} if version < 3 else {"k": {"from": 1, "to": 2}}
     modes = seeded(make, version)
     before = modes.rows(*COLUMNS, "produced_by_run_id")
     run_id, found = modes.validated(
-        config={"tenant": "A"}, target={"row_predicate": {"tenant": "A"},
+        config={"tenant": "A"}, target={"row_predicate": named,
         "partitions": {"column": "d", "from": "2024-01-02", "to": "2024-01-04"}}, **BY_PARTITION,
     )  # fmt: skip
     assert modes.gate(found, "other rows are unchanged") == (
@@ -56,7 +58,9 @@ def test_tenants_that_are_partitions_are_repaired_beside_live_commits_to_others(
     modes = seeded(make, version, by=("d", by), key=["d", "k", "tenant"])
     merge_on_read = "SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')"
     modes.lake.sql(f"ALTER TABLE {{ns}}.out {merge_on_read}")
-    modes.holds("2, 8, C, 28, 1")
+    modes.holds("2, 8, C, 28, 1", "2, 7, C, 27, 1", "2, 6, A, 26, 1", "2, 5, A, 25, 1")
+    # By a delete file, in format 3 a deletion vector, of the run's own tuple.
+    modes.lake.sql("DELETE FROM {ns}.out WHERE k = 5")
     before = modes.rows(*COLUMNS, "produced_by_run_id")
     run_id, found = modes.validated(target={"row_predicate": {"tenant": ["A", None]}}, config={
         "tenant": "A",
@@ -71,13 +75,15 @@ def test_tenants_that_are_partitions_are_repaired_beside_live_commits_to_others(
         (carried, 0, 1 + carried)
     ] * 2
     modes.holds("2, 9, C, 29, 1")
-    # By a delete file, in format 3 a deletion vector, of another tuple of a day of the run.
+    # Another one, of another tuple of a day of the run.
     modes.lake.sql("DELETE FROM {ns}.out WHERE k = 8")
+    assert len(modes.lake.catalog.load_table(modes.product).inspect.delete_files()) == 2
     modes.publish(run_id)
     # The job has no rows without a tenant, so there are none.
     rows = expected(modes, lambda row: row[2] == "A" and row[0] in (2, 3))
     repaired = [row for row in rows if row[2] is not None or row[0] not in (2, 3)]
-    assert modes.rows() == sorted([*repaired, (2, 9, "C", 29, 1)], key=repr)
+    live = [(2, 7, "C", 27, 1), (2, 9, "C", 29, 1)]
+    assert modes.rows() == sorted([*repaired, *live], key=repr)
     checks = modes.project.verify(run_id, deep=True).to_dict()["checks"]
     assert [check for check in checks if check["ok"] is False] == []
     modes.project.rollback(modes.product, reason="wrong", by="lead")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.session.settings import spark_catalog_properties
 from lakehouse_backfill.config.profiles import choose_profile, embedded_profiles, load_profiles
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.domain import contract
@@ -71,7 +72,8 @@ def test_wrong_profiles_are_refused_with_lines(tmp_path: Path) -> None:
     ]
 
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "manifest.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "manifest.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.req("M8")
 
 
@@ -145,3 +147,17 @@ def test_a_default_of_a_shared_lake_counts_where_it_is_declared_as_dev(
         with pytest.raises(ConfigError, match="so it must be named"):
             choose_profile(profiles, None, tmp_path)
     assert choose_profile(profiles, "shared", tmp_path) == profiles.profiles["shared"]
+
+
+def test_the_page_of_catalogs_has_a_profile_of_each_that_loads(tmp_path: Path) -> None:
+    page = (DOCS / "catalogs.md").read_text(encoding="utf-8")
+    block = page.split("## Profiles of other catalogs\n")[1].split("```yaml\n")[1].split("```")[0]
+    (project(tmp_path) / NAME).write_text(block)
+    found = load_profiles(tmp_path).profiles
+    assert set(found) == {
+        "polaris", "lakekeeper", "nessie", "glue", "s3_tables", "unity", "biglake", "hive",
+    }  # fmt: skip
+    for one in found.values():
+        translated = spark_catalog_properties(one.catalog)
+        assert (translated["type"], one.isolation) == (one.catalog["type"], "auto")
+        assert translated["uri"] == one.catalog["uri"]
