@@ -19,7 +19,11 @@ from lakehouse_backfill.config.faults import (
     suggest_name,
     validate_document,
 )
-from lakehouse_backfill.config.project_files import FoundTransform, transforms_in_file
+from lakehouse_backfill.config.project_files import (
+    FoundTransform,
+    missing_header_lines,
+    transforms_in_file,
+)
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.core.evidence.run_filter import RunFilter
 from lakehouse_backfill.core.guards.anti_patterns import ANTI_PATTERNS, ANY_NAME
@@ -366,6 +370,11 @@ def _file_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
 
 def _transform_faults(document: YamlDocument, project: Path, file: str) -> Iterator[Fault]:
     path = resolve_inside(project, file)
+    if path is not None and file.endswith(".sql") and (missing := missing_header_lines(path)):
+        problem = f"names {file}, which lacks {' and '.join(map(repr, missing))}"
+        fix = "begin the file with these lines, each with its value"
+        yield document.fault(("transform", "file"), problem, fix)
+        return
     offered = transforms_in_file(path, file) if path is not None and is_file(path) else None
     yield from _protocol_faults(document, file, offered or ())
     wanted = (document.get("transform", "name"), document.get("transform", "version"))

@@ -228,6 +228,15 @@ def transforms_in_file(path: Path, file: str) -> tuple[FoundTransform, ...] | No
     return declared if declared and len(declared) == len(found) else None
 
 
+def missing_header_lines(path: Path) -> tuple[str, ...]:
+    """Name the header lines that a SQL file lacks; none for a file that cannot be read."""
+    try:
+        fields = dict(_SQL_FIELD.findall(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return ()
+    return tuple(f"-- {name}:" for name in ("name", "version", "inputs") if name not in fields)
+
+
 def code_versions(project: Path, file: str) -> dict[str, str]:
     """Return the transforms that a file declares by now, as far as code tells: version by name."""
     found = transforms_in_file(project / file, file) or ()

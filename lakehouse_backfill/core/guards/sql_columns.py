@@ -6,6 +6,7 @@ pivot, a lateral view), the engine decides later.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from lakehouse_backfill.core.guards.queries import NotAQuery, parse_query
+from lakehouse_backfill.core.guards.queries import NotAQuery, parse_query, referenced_tables
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, TransformRef
 from lakehouse_backfill.errors import ConfigError, Fault
 
@@ -38,7 +39,8 @@ def require_resolved_columns(
 ) -> None:
     """Raise ConfigError for a SQL transform that is no query, or that names unknown columns.
 
-    Each fault has file and line. Code of another engine, and Python, is not looked at.
+    Also for one that names an input without braces. Each fault has file and line. Code of another
+    engine, and Python, is not looked at.
     """
     file = transform.file
     if transform.writer == "external" or not file.endswith(".sql"):
@@ -49,6 +51,9 @@ def require_resolved_columns(
     except NotAQuery as error:
         fault = Fault(file, _error_line(error), "query", str(error), "write one SELECT")
         raise _faulty(f"{file} is no query", (fault,)) from error
+    if bare := tuple(_bare_inputs(file, text, query, sources)):
+        problem = f"{file} reads inputs as if they were tables of the catalog"
+        raise _faulty(problem, bare, "write the names of inputs in braces")
     inputs = {pin.name.lower(): tuple(one.name for one in pin.columns) for pin in sources}
     faults = tuple(
         Fault(file, line, name, "no input has such a column", _fix(name, columns))
@@ -59,13 +64,27 @@ def require_resolved_columns(
         raise _faulty(f"{file} names {count} that its pinned inputs do not have", faults)
 
 
-def _faulty(problem: str, faults: tuple[Fault, ...]) -> ConfigError:
-    return ConfigError(
-        problem,
-        state=NOTHING_PLANNED,
-        fix="correct the query, or pin an input that has the column",
-        faults=faults,
-    )
+def _bare_inputs(
+    file: str, text: str, query: exp.Query, sources: Sequence[SourcePin]
+) -> Iterator[Fault]:
+    """Yield the inputs that are nowhere in braces: the engine would look for such a table."""
+    tables = referenced_tables(query)
+    for pin in sources:
+        if pin.name in tables and f"{{{pin.name}}}" not in text:
+            word = re.compile(rf"\b{re.escape(pin.name)}\b")
+            lines = text.splitlines()
+            line = next(
+                (n for n, row in enumerate(lines, 1) if row[:2] != "--" and word.search(row)), 1
+            )
+            yield Fault(file, line, pin.name, "an input without braces", f"write {{{pin.name}}}")
+
+
+def _faulty(
+    problem: str,
+    faults: tuple[Fault, ...],
+    fix: str = "correct the query, or pin an input that has the column",
+) -> ConfigError:
+    return ConfigError(problem, state=NOTHING_PLANNED, fix=fix, faults=faults)
 
 
 def _error_line(error: NotAQuery) -> int:

@@ -15,12 +15,18 @@ from lakehouse_backfill.domain.guards.determinism import KINDS, Finding, KindNam
 
 _NAME = re.compile(r"\w+")
 _INPUTS = re.compile(r"^--\s*inputs\s*:\s*(.*?)\s*$", re.MULTILINE)
+_IN_BRACES = re.compile(r"\{(\w+)\}")
 
 
 def scan_sql_file(text: str, file: str) -> tuple[Finding, ...]:
-    """Return what is found in a SQL file of a transform; its inputs are pinned."""
+    """Return what is found in a SQL file of a transform.
+
+    Its inputs are pinned: those that it declares, and names in braces, which are refused elsewhere
+    where it declares them not.
+    """
     declared = _INPUTS.search(text)
     inputs = {name.strip() for name in declared.group(1).split(",")} if declared else set()
+    inputs.update(_IN_BRACES.findall(text))
     found = scan_sql(text, file, 1)
     return tuple(
         one for one in found if one.kind != "unpinned_read" or one.found.split()[-1] not in inputs
@@ -51,7 +57,7 @@ def scan_sql(text: str, file: str, first_line: int) -> tuple[Finding, ...]:
         )
         place = first_line + line
         found[place, "unpinned_read", table] = Finding(
-            kind="unpinned_read", file=file, line=place, found=f"reads {table}"
+            kind="unpinned_read", file=file, line=place, found=f"FROM {table}"
         )
     return tuple(found[key] for key in sorted(found))
 

@@ -278,3 +278,13 @@ def test_a_transform_that_its_file_does_not_hold_is_named_with_what_it_holds(tmp
     ]
     file.write_text(code.format("1.1.0") + code.format("{}").replace('"{}"', "VERSION"))
     load_manifest(path, tmp_path)  # only running it could tell
+
+
+@M2
+def test_a_sql_file_without_its_header_is_refused_with_the_lines_that_it_lacks(tmp_path) -> None:
+    folder, path = project(tmp_path), tmp_path / NAME
+    path.write_text(path.read_text().replace("transform.py", "transform.sql"))
+    query = folder / "jobs/arrivals_daily/transform.sql"
+    query.write_text("-- name: arrivals_daily\nSELECT 1 FROM {flights}\n")
+    with pytest.raises(ConfigError, match=r"lacks '-- version:' and '-- inputs:'"):
+        load_manifest(path, tmp_path)

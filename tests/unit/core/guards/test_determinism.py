@@ -206,6 +206,12 @@ def test_a_line_of_a_sql_file_is_found(text: str, kind: str, line: int) -> None:
     assert [(one.kind, one.file, one.line) for one in findings] == [(kind, "jobs/orders.sql", line)]
 
 
+@pytest.mark.req("D1")
+def test_a_name_in_braces_is_an_input_and_any_other_table_is_none() -> None:
+    text = "SELECT * FROM {orders} JOIN rates USING (k)"
+    assert [one.found for one in scan_sql_file(text, "a.sql")] == ["FROM rates"]
+
+
 SQL_SHUFFLES = [
     "SELECT * FROM {orders} DISTRIBUTE BY rand()",
     "SELECT count(*) FROM {orders} GROUP BY floor(rand() * 8)",

@@ -152,6 +152,13 @@ def test_a_file_that_is_no_query_is_refused_with_its_line(text: str, line: int) 
     assert ("is no query" in error.problem, error.faults[0].line) == (True, line)
 
 
+def test_an_input_without_braces_is_refused_with_its_line() -> None:
+    error = refused("-- inputs: orders, rates\nSELECT id FROM {rates}\nJOIN orders USING (id)")
+    assert [(one.line, one.field, one.fix) for one in error.faults] == [
+        (3, "orders", "write {orders}")
+    ]
+
+
 def test_plan_refuses_a_query_that_the_pinned_columns_do_not_fit() -> None:
     text = "-- inputs: raw\nSELECT day, id,\n  amuont AS amount\nFROM {raw}"
     found = context(lake(), file_text=lambda file: text)
