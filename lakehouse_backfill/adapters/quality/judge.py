@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
-from io import StringIO
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.quality.few_rows import FewRows, quote_column
+from lakehouse_backfill.adapters.quality.quiet import quiet_thread
 from lakehouse_backfill.adapters.quality.suite_files import LoadedSuite, load_suite
 from lakehouse_backfill.adapters.quality.translation import translate_expectation
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult, SuiteEntry
@@ -434,15 +432,8 @@ def _quiet_library() -> Iterator[None]:
     Waits for the import that was begun: half a library knows no expectations.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    logger = logging.getLogger("great_expectations")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            for thread in _IMPORT_THREADS:
-                thread.join()
-            _import_gx()
-            yield
-    finally:
-        logger.setLevel(before)
+    with quiet_thread(_GX_MODULE):
+        for thread in _IMPORT_THREADS:
+            thread.join()
+        _import_gx()
+        yield
