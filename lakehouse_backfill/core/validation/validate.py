@@ -203,11 +203,7 @@ def _judge(
     """Return the result, what moved in the catalog meanwhile, and the seconds of the suites."""
     context.progress.start("validate", 5, "steps")
     compute = context.compute()
-    # Suites keep an engine busy, and most of the measuring is done in this process.
-    with ThreadPoolExecutor(1, thread_name_prefix="suites") as pool:
-        suites_future = pool.submit(suite_checks, context, compute, plan)
-        measured = _measure(context, compute, plan, events)
-        suite_results, suites_s = suites_future.result()
+    measured, suite_results, suites_s = _measure_beside_suites(context, compute, plan, events)
     labels = plan.resolved.scope.partitions
     balances = fingerprints.partition_balances(labels, measured.old, measured.new)
     checks = [
@@ -250,6 +246,17 @@ def _judge(
         anomalies=tuple(anomalies.keep_worst_anomalies(report) for report in reports),
     )
     return result, moved, suites_s
+
+
+def _measure_beside_suites(
+    context: Context, compute: ComputePorts, plan: Plan, events: tuple[Event, ...]
+) -> tuple[_Measurements, list[CheckResult], float]:
+    """Return what was measured, the results of the suites, and the seconds that they took."""
+    # Suites keep an engine busy, and most of the measuring is done in this process.
+    with ThreadPoolExecutor(1, thread_name_prefix="suites") as pool:
+        suites_future = pool.submit(suite_checks, context, compute, plan)
+        measured = _measure(context, compute, plan, events)
+        return measured, *suites_future.result()
 
 
 def _only_shadow_written(
