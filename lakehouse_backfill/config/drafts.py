@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from lakehouse_backfill.config.project_files import FoundTransform
+from lakehouse_backfill.core.planning.inputs.read_windows import needed_window, stop_date
 from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.scope.whole_grain import widening_note
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.labels.grains import contract_grain, whole_grains
+from lakehouse_backfill.domain.labels.instants import parse_time_label
 from lakehouse_backfill.domain.labels.values import fits, is_bucket, width_of
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
     Scope,
     ScopeField,
-    parse_time_label,
     partition_label,
     shift_label,
 )
@@ -160,9 +161,9 @@ def draft_repair(
         if pin.range is None:
             continue
         source = data["sources"][pin.name]
-        window = resolve.needed_window(pin, wanted)
+        window = needed_window(pin, wanted)
         if window is not None:
-            source["range"] |= {"from": window[0].date(), "to": resolve.stop_date(window[1])}
+            source["range"] |= {"from": window[0].date(), "to": stop_date(window[1])}
     data["target"].pop("schema_change", None)
     data["target"]["partitions"] = _partitions_of(scope)
     data.pop("previous_code", None)

@@ -30,8 +30,8 @@ from lakehouse_backfill.core.guards.anti_patterns import ANTI_PATTERNS, ANY_NAME
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
 from lakehouse_backfill.domain.guards.safety import PaceLimits
+from lakehouse_backfill.domain.labels.instants import as_instant, parse_time_label
 from lakehouse_backfill.domain.manifest import NOT_YET_SUPPORTED, NOTHING_PLANNED, RunManifest
-from lakehouse_backfill.domain.partitions import as_instant, parse_time_label
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, Fault, Unsupported, problem_with_faults
 from lakehouse_backfill.transforms import API_VERSION

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 from pydantic import StringConstraints
 
 from lakehouse_backfill.domain.labels import values as partition_values
+from lakehouse_backfill.domain.labels.instants import as_date, as_instant
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.serialization import Value, added_later
 from lakehouse_backfill.errors import ConfigError, attach_error_field
@@ -465,30 +466,6 @@ def _step(field: ScopeField, moment: datetime, steps: int) -> datetime:
         return moment + timedelta(days=steps)
     months = moment.year * 12 + moment.month - 1 + steps * (12 if unit == "year" else 1)
     return moment.replace(year=months // 12, month=months % 12 + 1)
-
-
-def as_instant(value: Bound) -> datetime:
-    """Return the UTC instant of a moment, the start of a day, or a time label."""
-    if isinstance(value, int | str):
-        value = parse_time_label(str(value))
-    if not isinstance(value, datetime):
-        value = datetime.combine(as_date(value), datetime.min.time())
-    if value.tzinfo is None:
-        return value.replace(tzinfo=timezone.utc)
-    return value.astimezone(timezone.utc)
-
-
-def parse_time_label(text: str) -> datetime:
-    """Parse an instant, or the label of a year, a month, a day or an hour; raise ValueError."""
-    padded = text + {4: "-01-01", 7: "-01", 13: ":00"}.get(len(text), "")
-    return datetime.fromisoformat(padded.replace("Z", "+00:00"))
-
-
-def as_date(value: Any) -> date:
-    """Return the day of a date, an instant or an ISO text."""
-    if isinstance(value, datetime):
-        return value.date()
-    return value if isinstance(value, date) else date.fromisoformat(str(value))
 
 
 def _as_column_value(field: ScopeField, moment: datetime) -> Bound:

@@ -72,7 +72,7 @@ def record_accepted_files(wiring: Adapters, runs: Iterable[str]) -> None:
     from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
     from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
     from lakehouse_backfill.core.landing.accepted import name_accepted_run
-    from lakehouse_backfill.core.planning.scope.resolve import input_row_ranges
+    from lakehouse_backfill.core.planning.inputs.read_windows import input_row_ranges
 
     control = ControlTables(wiring.catalog, wiring.profile.control_namespace)
     tables = IcebergRawTables(wiring.catalog), IcebergImportLedger(control)

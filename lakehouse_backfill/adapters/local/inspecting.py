@@ -25,7 +25,11 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 from lakehouse_backfill.adapters.local.parquet import map_files, stream_file_columns
 from lakehouse_backfill.adapters.local.row_hash import repeated_hashes, table_hashes
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import (
+    TIME_TYPES,
+    window_row_ranges,
+    window_to_read,
+)
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import (
     Greater,
@@ -80,14 +84,12 @@ class LocalInspector:
             raise Unsupported(f"{name} has no range")
         column = pin.range.column
         kind = next((each.type for each in pin.columns if each.name == column), "")
-        if kind not in resolve.TIME_TYPES:
+        if kind not in TIME_TYPES:
             raise Unsupported(f"{column} holds no times, as far as the plan tells")
         if (kind, unit) == ("date", "hour"):
             raise Unsupported(f"{column} holds dates, which have no hours")
         field = ScopeField.model_validate({"column": column, "transform": unit, "type": kind})
-        rows = resolve.window_row_ranges(
-            kind, column, *resolve.window_to_read(pin, of.resolved.scope)
-        )
+        rows = window_row_ranges(kind, column, *window_to_read(pin, of.resolved.scope))
         side = self._plan_small_scan(pin.table, pin.snapshot_id, rows)
         labels: set[str] = set()
         for task in side.tasks:

@@ -19,8 +19,8 @@ from lakehouse_backfill.core.evidence.inputs.changes import (
 )
 from lakehouse_backfill.core.evidence.inputs.rows import RowSpans
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
+from lakehouse_backfill.core.planning.inputs.read_windows import window_to_read
 from lakehouse_backfill.core.planning.other_runs import recipe_of
-from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -94,7 +94,7 @@ def untouched_labels(
         spans = RowSpans((None if rows and rows.is_null else rows, rows) for rows in differing)
         for label in tuple(found):
             own = Scope(field=scope.field, partitions=(label,))
-            if any(True for _ in spans.within(resolve.window_to_read(pin, own))):
+            if any(True for _ in spans.within(window_to_read(pin, own))):
                 found.discard(label)
     return frozenset(found)
 

@@ -19,8 +19,8 @@ from lakehouse_backfill.core.evidence.inputs.changes import (
     InputReader,
 )
 from lakehouse_backfill.core.evidence.origins import computing_run
+from lakehouse_backfill.core.planning.inputs.read_windows import window_to_read
 from lakehouse_backfill.core.planning.job_code import archived_code
-from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
@@ -172,9 +172,7 @@ def _edge(
     )
     if pin.range is None:
         return edge
-    window = resolve.window_to_read(
-        pin, Scope(field=plan.resolved.scope.field, partitions=(label,))
-    )
+    window = window_to_read(pin, Scope(field=plan.resolved.scope.field, partitions=(label,)))
     labels = tuple(inputs.partitions_at_pin(pin).within(window)) or None
     if labels is None and origins.is_listed(inputs, pin):
         labels = ()

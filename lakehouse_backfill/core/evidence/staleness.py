@@ -20,7 +20,11 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
     labels_with_rows,
 )
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.completeness import (
+    incomplete_partitions,
+    named_instants,
+)
+from lakehouse_backfill.core.planning.inputs.read_windows import window_to_read
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
 from lakehouse_backfill.core.runs.context import Context
@@ -278,7 +282,7 @@ class _Finder:
                 touching = list(changes)
             else:
                 scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
-                first, stop = resolve.window_to_read(pin, scope)
+                first, stop = window_to_read(pin, scope)
                 first = states.first_that_counts(pin, plan.resolved, first)
                 touching = list(spans.within((first, stop)))
             yield label, _summed_up(pin.name, touching)
@@ -353,7 +357,7 @@ class _Finder:
                     f"whether partitions are missing is not known of {pin.table} by "
                     f"{pin.range.column}: {found.unknown}"
                 )
-        order, named = _order(by), resolve.named_instants(self.context, current.resolved.sources)
+        order, named = _order(by), named_instants(self.context, current.resolved.sources)
         first = min(known - {partitions.NULL_LABEL}, key=order, default="")
         missing = [
             label
@@ -375,7 +379,7 @@ class _Finder:
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
         manifest, pins = plan.resolved.manifest, plan.resolved.sources
         now = self.context.clock.now()
-        return not resolve.incomplete_partitions(manifest, scope, pins, now, named)
+        return not incomplete_partitions(manifest, scope, pins, now, named)
 
 
 def _summed_up(name: str, changes: list[ChangedInput]) -> list[StaleCause]:

@@ -12,11 +12,16 @@ from typing import NamedTuple
 
 from lakehouse_backfill.core.guards.streams import affected_consumers
 from lakehouse_backfill.core.planning import job_code, pace
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import (
+    TIME_TYPES,
+    window_of_run,
+    window_row_ranges,
+)
 from lakehouse_backfill.core.planning.target import isolation, row_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.guards.safety import Safety, next_opening
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, RowRange
 from lakehouse_backfill.domain.plan import (
@@ -371,8 +376,8 @@ def estimate_run(
     for pin in resolved.sources:
         rows: tuple[RowRange, ...] = ()
         if pin.range is not None:
-            first, last = resolve.window_of_run(resolved, pin, resolved.scope)
-            rows = resolve.window_row_ranges(_column_type(pin), pin.range.column, first, last)
+            first, last = window_of_run(resolved, pin, resolved.scope)
+            rows = window_row_ranges(_column_type(pin), pin.range.column, first, last)
         inputs.append(context.tables.estimate(pin.table, pin.snapshot_id, rows))
     replaced = live if resolved.target.uuid is not None else None
     held = {label for file in live for label in file.spans or (file.partition,)}
@@ -432,14 +437,14 @@ def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:
     lower = partitions.partition_row_range(resolved.scope.field, label).lower
     if not isinstance(lower, date):
         return False
-    return resolve.to_utc_instant(lower) > context.clock.now()
+    return as_instant(lower) > context.clock.now()
 
 
 def _column_type(pin: SourcePin) -> str:
     columns = {item.name: item.type for item in pin.columns}
     found = columns.get(pin.range.column) if pin.range else None
-    if found not in resolve.TIME_TYPES:
-        there = [name for name, kind in columns.items() if kind in resolve.TIME_TYPES]
+    if found not in TIME_TYPES:
+        there = [name for name, kind in columns.items() if kind in TIME_TYPES]
         raise ConfigError(
             f"sources.{pin.name}.range.column is no date or timestamp of {pin.table}",
             fix=f"name the column by which the input is cut: {', '.join(there) or 'it has none'}",

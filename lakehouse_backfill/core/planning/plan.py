@@ -15,6 +15,11 @@ from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sink
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import advice, checklist, estimates, job_code, pace
 from lakehouse_backfill.core.planning.inputs import pins, reference_versions
+from lakehouse_backfill.core.planning.inputs.completeness import (
+    check_complete_input,
+    completeness_notes,
+)
+from lakehouse_backfill.core.planning.inputs.read_windows import check_input_ranges
 from lakehouse_backfill.core.planning.other_runs import (
     find_conflicting_runs,
     find_repeated_run,
@@ -198,9 +203,9 @@ def _resolve_inputs(
     )
     found = pins.resolve_sources(context, manifest, contracts, declared.input_privacy, versions)
     notes = grains + reference_versions.semantics_notes(manifest.reference_data, versions)
-    notes += resolve.check_input_ranges(manifest, scope, found) + pins.own_rows_notes(scope, found)
+    notes += check_input_ranges(manifest, scope, found) + pins.own_rows_notes(scope, found)
     notes += tuple(f"business rule: {rule}" for rule in declared.contract.business_rules)
-    return found, notes + resolve.completeness_notes(manifest, declared.contract, found)
+    return found, notes + completeness_notes(manifest, declared.contract, found)
 
 
 def _privacy_notes(
@@ -404,7 +409,7 @@ def _target_notes(
     if resolved.target.uuid is None:
         notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")
     notes += write_path.publish_mode_notes(context, resolved)
-    notes += resolve.check_complete_input(context, resolved)
+    notes += check_complete_input(context, resolved)
     notes += _privacy_notes(context, resolved, base)
     waivers = resolved.manifest.safety.waivers
     notes += roles.check_plan(context.profile, resolved.manifest.product, waivers)

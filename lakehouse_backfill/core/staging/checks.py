@@ -18,8 +18,12 @@ from typing import Any
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.guards.privacy import rules
+from lakehouse_backfill.core.planning.inputs.completeness import (
+    check_completeness,
+    completeness_period,
+    expected_periods,
+)
 from lakehouse_backfill.core.planning.inputs.pins import base_files
-from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import chunk_sort_key
@@ -347,10 +351,10 @@ def _completeness_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckRe
         source = plan.resolved.manifest.sources.get(pin.name)
         if source is None or pin.range is None:
             continue
-        unit = resolve.completeness_period(source)
-        wanted = resolve.expected_periods(pin, plan.resolved.scope, unit)
+        unit = completeness_period(source)
+        wanted = expected_periods(pin, plan.resolved.scope, unit)
         found = compute.inspecting.periods(plan, pin.name, unit)
-        yield resolve.check_completeness(pin.name, source, wanted, found)
+        yield check_completeness(pin.name, source, wanted, found)
 
 
 def _input_suite_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckResult]:

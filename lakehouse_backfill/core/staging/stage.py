@@ -15,10 +15,10 @@ from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning.inputs.pins import require_pinned_snapshots
+from lakehouse_backfill.core.planning.inputs.read_windows import input_window
 from lakehouse_backfill.core.planning.inputs.topics import require_topics_unchanged
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.pace import engine_detail, require_place
-from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_stage
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
@@ -408,7 +408,7 @@ def _stage_chunk(
         computed = tuple(label for label in chunk.partitions if label not in left)
         chunk = chunk.model_copy(update={"partitions": computed})
         scope = plan.resolved.scope.model_copy(update={"partitions": chunk.partitions})
-        window = resolve.input_window(plan, scope)
+        window = input_window(plan, scope)
         source_range = window and f"{window[0].isoformat()}..{window[1].isoformat()}"
         with journal.span("stage chunk", chunk_id=chunk.chunk_id, source_range=source_range):
             session.plans.judge(chunk)

@@ -17,6 +17,7 @@ from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import stages
+from lakehouse_backfill.core.planning.inputs.read_windows import range_covers_scope
 from lakehouse_backfill.core.planning.pace import ComputesEdges, PacedEdges
 from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
@@ -339,6 +340,6 @@ def _within_reach(plan: Plan, labels: tuple[str, ...]) -> tuple[str, ...]:
 
     def is_covered(label: str) -> bool:
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
-        return all(resolve.range_covers_scope(pin, scope) for pin in plan.resolved.sources)
+        return all(range_covers_scope(pin, scope) for pin in plan.resolved.sources)
 
     return tuple(takewhile(is_covered, labels))

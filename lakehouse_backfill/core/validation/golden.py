@@ -18,7 +18,7 @@ from uuid import UUID
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, Redaction
-from lakehouse_backfill.domain.partitions import as_date
+from lakehouse_backfill.domain.labels.instants import as_date
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import ConfigError

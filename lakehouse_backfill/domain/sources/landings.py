@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timezone
+from datetime import date, datetime
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from pydantic import Field
 
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.serialization import Value, digest
 
 FileStatus = Literal["imported", "duplicate", "correction", "rejected"]
@@ -94,13 +95,6 @@ class LandingRequest(Value):
 
 
 LandingState.model_rebuild()
-
-
-def as_instant(moment: date | datetime) -> datetime:
-    """Return a day as its first instant, in UTC."""
-    if not isinstance(moment, datetime):
-        moment = datetime.combine(moment, time())
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 def next_state(state: LandingState, **changes: Any) -> LandingState:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_backfill.core.evidence import attribution
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.completeness import expected_periods
 from lakehouse_backfill.core.planning.target.catch_up import excluded_rows
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import ExcludedRows, RestoreChunk
@@ -350,7 +350,7 @@ class FakeCompute:
         return ["A"]
 
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
-        wanted = resolve.expected_periods(pin_of(plan, name), plan.resolved.scope, "day")
+        wanted = expected_periods(pin_of(plan, name), plan.resolved.scope, "day")
         return tuple(label for label in wanted if label not in self.gaps)
 
     def breaking(self, frame: Any, rules: tuple[RowRule, ...]) -> tuple[int, tuple[int, ...]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import needed_window
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import ResolvedManifest
 from lakehouse_backfill.domain.stateful import states
@@ -54,7 +54,7 @@ def cut_at(labels: tuple[str, ...], ends: set[int]) -> list[tuple[str, ...]]:
 def days_read(made: ResolvedManifest, scope: Scope) -> list[str]:
     wanted, has_warm_up = states.labels_to_read(made, scope)
     pin = states.read_pin(made.sources[0], has_warm_up=has_warm_up)
-    window = resolve.needed_window(pin, wanted)
+    window = needed_window(pin, wanted)
     assert window is not None
     first, stop = window
     return [str((first + timedelta(days=n)).date()) for n in range((stop - first).days)]

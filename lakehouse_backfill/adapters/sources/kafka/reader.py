@@ -26,6 +26,7 @@ from lakehouse_backfill.core.landing.topic_facts import (
     learned_facts,
     with_facts,
 )
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.sources.declaration import (
     KAFKA_COLUMNS,
     KafkaSource,
@@ -38,7 +39,6 @@ from lakehouse_backfill.domain.sources.landings import (
     LandingSurvey,
     PlannedPart,
     PlannedRange,
-    as_instant,
 )
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.sources import SourceCheckpoint

@@ -22,7 +22,7 @@ from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.core.planning.inputs.pins import own_rows
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import window_row_ranges, window_to_read
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain import partitions, plan
 from lakehouse_backfill.domain.catch_up import TableState
@@ -136,9 +136,9 @@ def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFram
     """Restrict rows that were read for two pins to those that one pin reads."""
     if pin.range is None:
         return frame
-    name, window = pin.range.column, resolve.window_to_read(pin, scope)
+    name, window = pin.range.column, window_to_read(pin, scope)
     kind = str(dataframes.iceberg_type(frame.schema, name))
-    ranges = [resolve.window_row_ranges(kind, name, *window), own_rows(pin, scope)]
+    ranges = [window_row_ranges(kind, name, *window), own_rows(pin, scope)]
     for rows in filter(None, ranges):
         frame = frame.where(dataframes.is_in_ranges(rows))
     return frame

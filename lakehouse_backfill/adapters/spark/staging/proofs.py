@@ -18,7 +18,7 @@ from lakehouse_backfill.adapters.spark import row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import needed_window, range_covers_scope
 from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
@@ -103,8 +103,8 @@ def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
             "cool_down_days": 2 * pin.cool_down_days,
         }
     )
-    window = resolve.needed_window(doubled_pin, scope)
-    if window is not None and not resolve.range_covers_scope(doubled_pin, scope):
+    window = needed_window(doubled_pin, scope)
+    if window is not None and not range_covers_scope(doubled_pin, scope):
         first, last = window[0].date(), window[1].date() + timedelta(days=1)
         raise ConfigError(
             f"twice the warm-up of {pin.name} lies outside its declared range",

@@ -23,7 +23,7 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
     translate_spark_error,
 )
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import input_window
 from lakehouse_backfill.core.planning.target import file_sizes, publish_modes
 from lakehouse_backfill.core.planning.target.file_sizes import WriteDistribution
 from lakehouse_backfill.domain.partitions import Chunk, Scope
@@ -44,7 +44,7 @@ def snapshot_properties(
 ) -> dict[str, str]:
     """Return the snapshot properties that every chunk commit has (requirement D3)."""
     manifest = plan.resolved.manifest
-    first, last = resolve.input_window(plan, scope) or (None, None)
+    first, last = input_window(plan, scope) or (None, None)
     # A carried chunk keeps the inputs of the revision that computed it.
     origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
     inputs = origin.inputs if origin else {}
@@ -74,7 +74,7 @@ def add_lineage_columns(
     frame: DataFrame, plan: Plan, scope: Scope, target: StructType
 ) -> DataFrame:
     """Add the lineage columns to the rows, in the target's own types."""
-    first, last = resolve.input_window(plan, scope) or (None, None)
+    first, last = input_window(plan, scope) or (None, None)
     values: dict[str, Any] = {
         **publish_modes.expected_lineage(plan),
         "input_range_start": first,

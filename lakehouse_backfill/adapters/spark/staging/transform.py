@@ -43,10 +43,15 @@ from lakehouse_backfill.adapters.spark.stateful import lateness
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.inputs.pins import own_rows
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import (
+    TIME_TYPES,
+    window_row_ranges,
+    window_to_read,
+)
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import context_row_predicate
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.partitions import RowRange, Scope, partition_row_range
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, REJECT_REASON
@@ -75,7 +80,7 @@ class PinnedInputs:
         """Read the rows of the declared range; reference data as a whole."""
         if pin.range is None:
             return self.read_whole(pin)
-        window = resolve.to_utc_instant(pin.range.from_), resolve.to_utc_instant(pin.range.to)
+        window = as_instant(pin.range.from_), as_instant(pin.range.to)
         return self._read_window(pin, pin.range.column, window)
 
     def read_for_scope(
@@ -84,7 +89,7 @@ class PinnedInputs:
         """Read the rows that the scope needs, warm-up included, inside the declared range."""
         if pin.range is None:
             return self.read_whole(pin, options)
-        window = resolve.window_to_read(pin, scope)
+        window = window_to_read(pin, scope)
         frame = self._read_window(pin, pin.range.column, window, options)
         own = own_rows(pin, scope)
         return self._tables.restrict_to_ranges(pin.table, frame, own) if own else frame
@@ -166,8 +171,8 @@ class PinnedInputs:
         rows: tuple[RowRange, ...] = ()
         if pin.range is not None:
             kind = dataframes.iceberg_type(frame.schema, pin.range.column)
-            window = resolve.window_to_read(pin, scope)
-            rows = resolve.window_row_ranges(str(kind), pin.range.column, *window)
+            window = window_to_read(pin, scope)
+            rows = window_row_ranges(str(kind), pin.range.column, *window)
         return self._tables.counted(pin.table, pin.snapshot_id, rows)
 
     def _read_window(
@@ -181,13 +186,13 @@ class PinnedInputs:
         if name not in frame.columns:
             raise NotFound(f"{pin.table} has no column {name}, by which {pin.name} is cut")
         kind = dataframes.iceberg_type(frame.schema, name)
-        if kind is None or kind not in resolve.TIME_TYPES:
+        if kind is None or kind not in TIME_TYPES:
             raise ConfigError(
                 f"sources.{pin.name}.range.column {name} is of type "
                 f"{frame.schema[name].dataType.typeName()}",
                 fix="name a date or timestamp column",
             )
-        rows = resolve.window_row_ranges(kind, name, *window)
+        rows = window_row_ranges(kind, name, *window)
         return self._tables.restrict_to_ranges(pin.table, frame, rows)
 
 

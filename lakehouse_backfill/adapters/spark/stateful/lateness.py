@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import is_true, quoted_column
-from lakehouse_backfill.core.planning.scope.resolve import TIME_TYPES
+from lakehouse_backfill.core.planning.inputs.read_windows import TIME_TYPES
 from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.stateful.declaration import LATE_COLUMN, Stateful, Watermark
 from lakehouse_backfill.errors import ConfigError

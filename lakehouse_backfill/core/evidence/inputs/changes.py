@@ -21,7 +21,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
     labels_with_rows,
     span_instants,
 )
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import TIME_TYPES
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
@@ -375,7 +375,7 @@ class InputReader:
     def expected_partitions(self, pin: SourcePin, target: ScopeField) -> ExpectedPartitions:
         """Return the partitions of a product whose own span has rows of an input by now."""
         info = self.context.tables.describe(pin.table)
-        is_timed = target.type in resolve.TIME_TYPES and not target.has_no_order
+        is_timed = target.type in TIME_TYPES and not target.has_no_order
         if pin.range is None or info is None or not is_timed:
             return ExpectedPartitions()
         try:

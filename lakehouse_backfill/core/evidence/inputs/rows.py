@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from typing import Generic, NamedTuple, TypeVar
 
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.inputs.read_windows import TIME_TYPES
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField
 from lakehouse_backfill.domain.tables.files import ColumnSpan, LiveFile, visible_rows
 
@@ -22,9 +23,9 @@ def rows_overlap(rows: RowRange, window: tuple[datetime, datetime]) -> bool:
         return False
     if rows.equals is not None:
         is_time = isinstance(rows.equals, date)
-        return not is_time or window[0] <= partitions.as_instant(rows.equals) < window[1]
-    is_before = rows.upper is not None and partitions.as_instant(rows.upper) <= window[0]
-    is_after = rows.lower is not None and partitions.as_instant(rows.lower) >= window[1]
+        return not is_time or window[0] <= as_instant(rows.equals) < window[1]
+    is_before = rows.upper is not None and as_instant(rows.upper) <= window[0]
+    is_after = rows.lower is not None and as_instant(rows.lower) >= window[1]
     return not is_before and not is_after
 
 
@@ -65,7 +66,7 @@ def time_span(rows: RowRange) -> tuple[datetime, datetime] | None:
     """Return the half-open instants of a range; None where it is open, or no time."""
     if not isinstance(rows.lower, date) or rows.upper is None:
         return None
-    return partitions.as_instant(rows.lower), partitions.as_instant(rows.upper)
+    return as_instant(rows.lower), as_instant(rows.upper)
 
 
 def labels_with_rows(files: Iterable[LiveFile]) -> frozenset[str]:
@@ -111,7 +112,7 @@ def expected_labels(
     Empty where one of the two is not ordered by time.
     """
     found: set[str] = set()
-    is_timed = target.type in resolve.TIME_TYPES and not target.has_no_order
+    is_timed = target.type in TIME_TYPES and not target.has_no_order
     for label in labels if is_timed else ():
         span = time_span(partitions.partition_row_range(source, label))
         current = partitions.partition_label(target, span[0]) if span else None
@@ -153,10 +154,10 @@ def expected_by_spans(target: ScopeField, spans: Iterable[ColumnSpan]) -> Expect
 def span_instants(span: ColumnSpan) -> tuple[datetime, datetime]:
     """Return the first and the last instant that a file may hold; a day is all of its instants."""
     first, last = span.first or date.min, span.last or date.min
-    end = partitions.as_instant(last)
+    end = as_instant(last)
     if not isinstance(last, datetime):
         end = datetime.combine(last, time.max, timezone.utc)
-    return partitions.as_instant(first), end
+    return as_instant(first), end
 
 
 def _labels_of_intervals(target: ScopeField, intervals: Iterable[tuple[str, str]]) -> Iterator[str]:

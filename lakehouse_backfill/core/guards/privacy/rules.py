@@ -29,6 +29,7 @@ from lakehouse_backfill.domain.guards.privacy import (
     Redaction,
     class_rank,
 )
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.manifest import (
     NOTHING_PLANNED,
     Reference,
@@ -312,7 +313,7 @@ def _check_retention(resolved: ResolvedManifest, now: datetime) -> tuple[str, ..
     for pin in resolved.sources:
         days = pin.privacy.retention_days if pin.privacy else None
         if pin.range is not None and days is not None:
-            first = partitions.as_instant(pin.range.from_)
+            first = as_instant(pin.range.from_)
             if first < now - timedelta(days=days):
                 faults.append(
                     f"input {pin.name} is read from {first:%Y-%m-%d} on, and {pin.table} may be "
@@ -337,6 +338,6 @@ def expired_partitions(scope: Scope, days: int, now: datetime) -> tuple[str, ...
     limit, found = now - timedelta(days=days), []
     for label in scope.partitions:
         stop = partitions.partition_row_range(scope.field, label).upper
-        if isinstance(stop, date) and partitions.as_instant(stop) <= limit:
+        if isinstance(stop, date) and as_instant(stop) <= limit:
             found.append(label)
     return tuple(found)

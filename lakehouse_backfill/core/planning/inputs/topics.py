@@ -19,7 +19,7 @@ from lakehouse_backfill.core.landing.topic_facts import (
     STAMP_COLUMN,
     open_offsets,
 )
-from lakehouse_backfill.core.planning.scope.resolve import window_row_ranges
+from lakehouse_backfill.core.planning.inputs.read_windows import window_row_ranges
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.plan import Plan, SourcePin

@@ -14,13 +14,14 @@ from itertools import islice
 from typing import NamedTuple
 
 from lakehouse_backfill.core.planning.inputs import topics
-from lakehouse_backfill.core.planning.scope.resolve import needed_window, to_utc_instant
+from lakehouse_backfill.core.planning.inputs.read_windows import needed_window
 from lakehouse_backfill.core.planning.scope.whole_grain import widening_note
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.labels.grains import whole_grains_of
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import (
@@ -60,7 +61,7 @@ def parse_window(text: str) -> EventSpan:
     # A day is included as a whole; an instant by the smallest step of a timestamp.
     step = timedelta(microseconds=1) if isinstance(end, datetime) else timedelta(days=1)
     try:
-        span = EventSpan(to_utc_instant(start), to_utc_instant(end) + step)
+        span = EventSpan(as_instant(start), as_instant(end) + step)
     except OverflowError as error:
         raise ConfigError(f"{text} ends after the calendar", fix=_FIX) from error
     if not dots or span.first >= span.stop:
@@ -120,7 +121,7 @@ def _labels(field: ScopeField, span: EventSpan) -> Iterator[str]:
     label: str | None = partitions.partition_label(field, span.first)
     while label is not None:
         lower = partitions.partition_row_range(field, label).lower
-        if not isinstance(lower, date) or partitions.as_instant(lower) >= span.stop:
+        if not isinstance(lower, date) or as_instant(lower) >= span.stop:
             return
         yield label
         label = partitions.shift_label(field, label, 1)
@@ -203,7 +204,7 @@ def _is_open(source: WindowSource) -> bool:
 
 def _end_of(field: ScopeField, label: str) -> datetime | None:
     upper = partitions.partition_row_range(field, label).upper
-    return partitions.as_instant(upper) if isinstance(upper, date) else None
+    return as_instant(upper) if isinstance(upper, date) else None
 
 
 def _require_all_restated(plan: Plan, span: EventSpan, affected: tuple[str, ...]) -> None:
@@ -272,7 +273,7 @@ def _source_by_files(context: Context, pin: SourcePin, span: EventSpan) -> Windo
         unknown = f"{error.problem}; any of its commits may have carried rows of the window"
         return WindowSource(**fields, unknown=unknown)
     read = [one.last for one in spans.get(pin.snapshot_id, ()) if one.last is not None]
-    reaches = max(read, key=to_utc_instant, default=None)
+    reaches = max(read, key=as_instant, default=None)
     added = {one.added_by for found in spans.values() for one in found if _reaches(one, span)}
     lost = len([one for one in added if one not in drifts])
     if lost:
@@ -291,12 +292,12 @@ def _reaches(file: ColumnSpan, span: EventSpan) -> bool:
     """Return whether a file may hold rows of the window; without statistics it may."""
     if file.first is None or file.last is None:
         return file.most_rows > 0
-    return to_utc_instant(file.first) < span.stop and not _ends_before(file.last, span.first)
+    return as_instant(file.first) < span.stop and not _ends_before(file.last, span.first)
 
 
 def _ends_before(last: datetime | date, moment: datetime) -> bool:
     """Return whether a last value, or the whole of a last day, lies before a moment."""
-    behind = moment - to_utc_instant(last)
+    behind = moment - as_instant(last)
     return behind > timedelta(0) if isinstance(last, datetime) else behind >= timedelta(days=1)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 
-from lakehouse_backfill.core.planning.scope.resolve import to_utc_instant
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.partitions import Scope, partition_row_range
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
@@ -282,14 +282,14 @@ def _unusable(
     end = partition_row_range(resolved.scope.field, kept.boundary).upper
     if not isinstance(end, date):
         return "its partition has no end"
-    if because := _too_short(resolved, made, to_utc_instant(end)):
+    if because := _too_short(resolved, made, as_instant(end)):
         return because
     before = {pin.name: pin for pin in made.resolved.sources}
     for pin in resolved.sources:
         old = before.get(pin.name)
         if old is None:
             return f"it was made without {pin.name}"
-        if because := _other_input(old, pin) or changes.since(to_utc_instant(end), old, pin):
+        if because := _other_input(old, pin) or changes.since(as_instant(end), old, pin):
             return because
     return "" if len(before) == len(resolved.sources) else "it was made of more inputs"
 
@@ -312,7 +312,7 @@ def _too_short(resolved: ResolvedManifest, made: Plan, end: datetime) -> str:
     start = partition_row_range(resolved.scope.field, since).lower if since else None
     if declared is None or not declared.warm_up_days or not isinstance(start, date):
         return ""
-    is_whole = end - to_utc_instant(start) >= timedelta(days=declared.warm_up_days)
+    is_whole = end - as_instant(start) >= timedelta(days=declared.warm_up_days)
     return "" if is_whole else f"it holds no row from before {since}"
 
 
@@ -324,7 +324,7 @@ class _InputChanges:
 
     def since(self, end: datetime, old: SourcePin, new: SourcePin) -> str:
         """Return what has changed of an input before the end of a state; empty: nothing has."""
-        if new.range is not None and to_utc_instant(new.range.from_) > end:
+        if new.range is not None and as_instant(new.range.from_) > end:
             return f"the range of {new.name} begins after it"
         if old.snapshot_id == new.snapshot_id:
             return ""
@@ -340,5 +340,5 @@ class _InputChanges:
         return {
             (one.path, one.least_rows, one.most_rows, one.deletes)
             for one in self._spans(pin.table, pin.snapshot_id, column)
-            if one.first is None or to_utc_instant(one.first) < end
+            if one.first is None or as_instant(one.first) < end
         }

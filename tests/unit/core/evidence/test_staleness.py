@@ -31,7 +31,8 @@ from lakehouse_backfill.core.evidence.staleness import (
 from lakehouse_backfill.core.versions.pointer import runs_by_partition
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.partitions import RowRange, ScopeField, as_instant
+from lakehouse_backfill.domain.labels.instants import as_instant
+from lakehouse_backfill.domain.partitions import RowRange, ScopeField
 from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.results.origins import StaleResult

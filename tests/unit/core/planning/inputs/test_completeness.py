@@ -9,9 +9,17 @@ import pytest
 import yaml
 
 from lakehouse_backfill.config.drafts import draft_manifest
+from lakehouse_backfill.core.planning.inputs.completeness import (
+    check_completeness,
+    completeness_notes,
+    expected_periods,
+    incomplete_partitions,
+)
+from lakehouse_backfill.core.planning.inputs.read_windows import window_row_ranges, window_to_read
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.domain.contract import Assumption, Contract
+from lakehouse_backfill.domain.labels.instants import as_instant
 from lakehouse_backfill.domain.manifest import InputRange, Source
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
@@ -84,12 +92,12 @@ CASES = [
 
 @pytest.mark.parametrize(("of", "partitions", "unit", "expected"), CASES)
 def test_the_periods_that_a_run_reads_are_expected_and_no_others(of, partitions, unit, expected):
-    assert list(resolve.expected_periods(of, partitions, unit)) == expected
+    assert list(expected_periods(of, partitions, unit)) == expected
 
 
 def test_a_gap_in_a_complete_source_blocks_and_names_the_first_missing_periods() -> None:
     wanted = tuple(f"2020-01-{day:02d}" for day in range(1, 10))
-    found = resolve.check_completeness("raw", source("day"), wanted, wanted[:2])
+    found = check_completeness("raw", source("day"), wanted, wanted[:2])
     assert (found.passed, found.blocking, found.observed) == (False, True, 7)
     assert found.name == "raw has rows in every day"
     assert found.detail == (
@@ -99,15 +107,13 @@ def test_a_gap_in_a_complete_source_blocks_and_names_the_first_missing_periods()
 
 
 def test_a_gap_that_nobody_declared_is_reported_and_never_silent() -> None:
-    found = resolve.check_completeness("raw", source(), ("2020-01-01",), ())
+    found = check_completeness("raw", source(), ("2020-01-01",), ())
     assert (found.passed, found.blocking) == (False, False)
     assert "no row on 1 of 1 days: 2020-01-01" in found.detail
 
 
 def test_a_source_without_gaps_passes() -> None:
-    found = resolve.check_completeness(
-        "raw", source("hour"), ("2020-01-01T00",), ("2020-01-01T00",)
-    )
+    found = check_completeness("raw", source("hour"), ("2020-01-01T00",), ("2020-01-01T00",))
     assert (found.passed, found.detail) == (True, "rows in all 1 hours that the run reads")
 
 
@@ -127,7 +133,7 @@ def contract_of(on: str) -> Contract:
 
 def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
     pins = a_plan().resolved.sources
-    assert resolve.completeness_notes(manifest_of("day"), contract_of("flights"), pins) == (
+    assert completeness_notes(manifest_of("day"), contract_of("flights"), pins) == (
         "flights must have rows in every day that is read",
         "assumed of flights: Each flight is there once.",
     )
@@ -137,10 +143,10 @@ def test_what_cannot_be_proven_is_refused_when_it_is_planned() -> None:
     dates = Column(field_id=1, name="time_hour", type="date")
     pins = (with_fields(a_plan().resolved.sources[0], columns=(dates,)),)
     with pytest.raises(ConfigError, match="holds dates") as refused:
-        resolve.completeness_notes(manifest_of("hour"), contract_of("flights"), pins)
+        completeness_notes(manifest_of("hour"), contract_of("flights"), pins)
     assert refused.value.field == "sources.flights.complete"
     with pytest.raises(ConfigError, match="no input airports"):
-        resolve.completeness_notes(manifest_of("none"), contract_of("airports"), pins)
+        completeness_notes(manifest_of("none"), contract_of("airports"), pins)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ def test_the_last_day_of_the_calendar_is_read_where_the_range_ends_inside_it(
     last: datetime, stop: date | None
 ) -> None:
     first = datetime(2020, 1, 1, tzinfo=timezone.utc)
-    (rows,) = resolve.window_row_ranges("date", "at", first, last)
+    (rows,) = window_row_ranges("date", "at", first, last)
     assert (rows.lower, rows.upper) == (date(2020, 1, 1), stop)
 
 
@@ -249,7 +255,7 @@ def test_the_end_of_what_a_partition_reads_decides_whatever_it_is_by(
 ) -> None:
     """At 2026-01-02 03:04:05 UTC; what is no time reads the range until February."""
     field = ScopeField(column="c", transform=transform, type=kind)
-    found = resolve.incomplete_partitions(
+    found = incomplete_partitions(
         declared(sources={"raw": READ}).manifest, Scope(field=field, partitions=(label,)),
         (pin(date(2025, 1, 1), date(2026, 2, 1)),), NOW, {},
     )  # fmt: skip
@@ -261,7 +267,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 @pytest.mark.req("P10")
 def test_the_null_partition_beside_it_does_not_let_todays_pass() -> None:
-    found = resolve.incomplete_partitions(
+    found = incomplete_partitions(
         declared(sources={"raw": READ}).manifest, scope("null", "2026-01-01", "2026-01-02"),
         (pin(date(2025, 1, 1), date(2026, 1, 1)),), NOW, {},
     )  # fmt: skip
@@ -273,7 +279,7 @@ def test_a_range_that_is_over_is_complete_for_partitions_that_are_no_time() -> N
     regions = scope("EU", field=ScopeField(column="region", transform="identity", type="string"))
     manifest = declared(sources={"raw": READ}).manifest
     past = (pin(date(2025, 1, 1), date(2026, 1, 2)),)
-    assert resolve.incomplete_partitions(manifest, regions, past, NOW, {}) == {}
+    assert incomplete_partitions(manifest, regions, past, NOW, {}) == {}
 
 
 @pytest.mark.req("P10")
@@ -281,7 +287,7 @@ def test_what_came_after_the_named_state_of_a_source_is_not_in_it() -> None:
     manifest = declared(sources={"raw": READ}).manifest
     wanted, pins = scope("2025-12-30", "2025-12-31"), (pin(date(2025, 1, 1), date(2026, 2, 1)),)
     named = {"raw": datetime(2025, 12, 31, 12, tzinfo=timezone.utc)}
-    assert list(resolve.incomplete_partitions(manifest, wanted, pins, NOW, named)) == ["2025-12-31"]
+    assert list(incomplete_partitions(manifest, wanted, pins, NOW, named)) == ["2025-12-31"]
 
 
 @pytest.mark.req("P10")
@@ -343,11 +349,11 @@ def test_a_range_with_an_offset_reads_its_instants_in_utc(
     by_hour = scope(*(f"2020-01-0{day}T{hour:02}" for day in (2, 3, 4) for hour in range(24)
                       if (2, 22) <= (day, hour) < (4, 22)), field=hours)  # fmt: skip
     for wanted in (by_hour, scope("EU", field=regions)):
-        window = resolve.window_to_read(ranged, wanted)
-        (rows,) = resolve.window_row_ranges(column_type, "at", *window)
+        window = window_to_read(ranged, wanted)
+        (rows,) = window_row_ranges(column_type, "at", *window)
         assert (rows.lower, rows.upper) == (lower, upper)
 
 
 def test_an_instant_at_the_end_of_the_calendar_stays_in_it() -> None:
     ahead, behind = (datetime.fromisoformat(f"0001-01-01T00:00{x}:00") for x in ("+14", "+00"))
-    assert resolve.to_utc_instant(ahead) == behind
+    assert as_instant(ahead) == behind

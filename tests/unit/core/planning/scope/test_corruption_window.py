@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.cli.render import render_result
+from lakehouse_backfill.core.planning.inputs.read_windows import needed_window
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.planning.scope.corruption_window import (
     EventSpan,
@@ -22,7 +23,6 @@ from lakehouse_backfill.core.planning.scope.corruption_window import (
     parse_window,
     planned_window,
 )
-from lakehouse_backfill.core.planning.scope.resolve import needed_window
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.manifest import PartitionRange
 from lakehouse_backfill.domain.partitions import Scope, ScopeField

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.planning.inputs.read_windows import check_input_ranges
 from lakehouse_backfill.core.planning.scope import resolve
 from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
@@ -139,5 +140,5 @@ def test_a_merge_asks_for_no_input_of_edges_that_it_does_not_compute() -> None:
         )
     )
     with pytest.raises(ConfigError, match="shorter than what the partitions need"):
-        resolve.check_input_ranges(swap, scope, (source,))
-    assert resolve.check_input_ranges(merge, scope, (source,))
+        check_input_ranges(swap, scope, (source,))
+    assert check_input_ranges(merge, scope, (source,))
