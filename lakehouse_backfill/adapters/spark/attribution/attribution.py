@@ -16,10 +16,11 @@ from pyspark.sql.types import StructType
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.attribution import row_changes
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
+from lakehouse_backfill.adapters.spark.pinned_inputs import PinnedInputs
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.compose import ChunkComposer, DeletedRowFilter
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
-from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
+from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
 from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.core.planning.inputs.pins import own_rows
 from lakehouse_backfill.core.planning.inputs.read_windows import window_row_ranges, window_to_read

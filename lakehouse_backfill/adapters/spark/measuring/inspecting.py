@@ -20,8 +20,8 @@ from lakehouse_backfill.adapters.spark.dataframes import (
     key_aliases,
     quoted_column,
 )
+from lakehouse_backfill.adapters.spark.pinned_inputs import PinnedInputs, find_pin
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.domain.checks import (
     Greater,
     Matches,

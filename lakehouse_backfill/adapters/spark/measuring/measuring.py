@@ -17,6 +17,7 @@ from lakehouse_backfill.adapters.spark.dataframes import (
 )
 from lakehouse_backfill.adapters.spark.measuring import partition_sums
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import FILE_COLUMN, sum_partitions
+from lakehouse_backfill.adapters.spark.pinned_inputs import PinnedInputs, find_pin
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
 from lakehouse_backfill.adapters.spark.staging.compose import DeletedRowFilter
@@ -27,7 +28,6 @@ from lakehouse_backfill.adapters.spark.staging.masks import (
     refuse_secret,
 )
 from lakehouse_backfill.adapters.spark.staging.merge import matches_predicate
-from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.core.validation.gates import measure_totals
 from lakehouse_backfill.core.validation.partition_totals import (
     NO_ROWS,

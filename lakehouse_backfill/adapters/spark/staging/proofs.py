@@ -16,8 +16,9 @@ from pyspark.sql.types import MapType, StructType
 
 from lakehouse_backfill.adapters.spark import row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
+from lakehouse_backfill.adapters.spark.pinned_inputs import PinnedInputs
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
+from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
 from lakehouse_backfill.core.planning.inputs.read_windows import needed_window, range_covers_scope
 from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Scope

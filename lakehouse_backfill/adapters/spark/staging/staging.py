@@ -21,6 +21,7 @@ from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.guard.plan_reads import read_together, tables_read
+from lakehouse_backfill.adapters.spark.pinned_inputs import PinnedInputs
 from lakehouse_backfill.adapters.spark.session import job_tags, write_guard
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
@@ -37,7 +38,7 @@ from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
 from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk
 from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
-from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
+from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain.catch_up import RestoreChunk
