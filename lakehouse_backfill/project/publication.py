@@ -23,12 +23,15 @@ class PublicationCommands(ProjectBase):
 
         Raises what `publish` raises before it commits. Hooks are not called.
         """
-        from lakehouse_backfill.core.publication.publish import preview_publication
+        from lakehouse_backfill.core.publication.publish import (
+            finished_publication,
+            preview_publication,
+        )
 
         context = self.wiring.context
         plan = preview_publication(context, run, resolve_actor(by))
         return results.publications.PublishPreviewResult.of(
-            plan, context.versions.pointer(plan.product)
+            plan, context.versions.pointer(plan.product), finished_publication(context, plan)
         )
 
     def publish(

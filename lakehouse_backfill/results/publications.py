@@ -95,13 +95,17 @@ class PublishPreviewResult(Result):
     partitions: tuple[str, ...]
     publish_mode: str
     steps: list[list[str]]
+    was_published: bool = False
 
     @classmethod
-    def of(cls, plan: Plan, pointer: publication.Pointer) -> PublishPreviewResult:
-        """Describe the publication of a plan on the product's pointer."""
+    def of(
+        cls, plan: Plan, pointer: publication.Pointer, visible: publication.Publication | None
+    ) -> PublishPreviewResult:
+        """Describe the publication of a plan on the pointer, or the one that readers see."""
         return cls.from_fields(
             plan,
-            version=pointer.last_version + 1,
+            version=visible.version if visible else pointer.last_version + 1,
+            was_published=visible is not None,
             table=plan.resolved.target.table,
             partitions=plan.resolved.scope.partitions,
             publish_mode=plan.resolved.manifest.target.publish_mode,

@@ -135,3 +135,14 @@ def test_a_previewed_publication_is_refused_as_the_publication_is(stored: Stored
     for act in (project.preview_publish, project.publish):
         with pytest.raises(IllegalMove, match="cancelled"):
             act(run, by="ana")
+
+
+@pytest.mark.req("U11")
+def test_a_preview_of_a_published_run_says_that_nothing_would_change(stored: StoredLake) -> None:
+    project, run = stored.project, stored.runs["validated"]
+    project.accept(run, by="ana")
+    before = project.preview_publish(run, by="ana")
+    version = project.publish(run, by="ana").version
+    after = project.preview_publish(run, by="ana")
+    assert (before.was_published, before.version) == (False, version)
+    assert (after.was_published, after.version) == (True, version)

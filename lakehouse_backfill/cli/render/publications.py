@@ -162,9 +162,13 @@ def render_publish(page: TextPage, result: publications.PublishResult) -> None:
 
 def render_publish_preview(page: TextPage, result: publications.PublishPreviewResult) -> None:
     """Draw what would become visible."""
-    page.line(f"would be published version {result.version}; nothing was changed", "bold")
+    if result.was_published:
+        page.line(f"is published version {result.version} already; nothing would change", "bold")
+    else:
+        page.line(f"would be published version {result.version}; nothing was changed", "bold")
     page.facts(read_fields(result, f"{_WHICH_RUN} | partitions | table"))
-    page.next_command(command_line("publish", result.run_id))
+    if not result.was_published:
+        page.next_command(command_line("publish", result.run_id))
 
 
 def render_publish_together(page: TextPage, result: publications.PublishTogetherResult) -> None:

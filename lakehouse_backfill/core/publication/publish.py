@@ -355,6 +355,13 @@ def preview_publication(context: Context, run_id: str, by: str) -> Plan:
     return plan
 
 
+def finished_publication(context: Context, plan: Plan) -> Publication | None:
+    """Return the publication of a published run that readers see: `publish` changes nothing."""
+    if context.runs.status(plan.run_id).state is not RunState.PUBLISHED:
+        return None
+    return pointer.visible_publication(context.versions.history(plan.product), plan.run_id)
+
+
 def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]:
     """Run the next steps that need no decision of a person; finished work is not repeated.
 

@@ -293,7 +293,7 @@ class KindProject:
             "sources": {
                 "src": {
                     "table": source,
-                    "range": {"column": TIME, "from": date(1960, 1, 1), "to": date(2026, 1, 1)},
+                    "range": {"column": TIME, "from": date(2023, 1, 1), "to": date(2025, 1, 1)},
                 }
             },
             "target": {

@@ -190,6 +190,7 @@ def test_a_dry_run_of_a_plan_says_that_nothing_was_registered() -> None:
     [
         ("publish", {}, "published version 2"),
         ("preview_publish", {}, "would be published version 2; nothing was changed"),
+        ("preview_publish", {"was_published": True}, "is published version 2 already; nothing"),
         ("publish", {"was_published": True}, "was published version 2 before; nothing was changed"),
     ],
 )
