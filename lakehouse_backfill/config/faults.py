@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
@@ -226,7 +227,7 @@ def _unwrap_annotation(annotation: Any) -> Any:
 def _coerced_value_faults(
     document: YamlDocument, raw: Any, value: Any, path: FieldPath
 ) -> Iterator[Fault]:
-    """Values that pydantic takes with another meaning: `true` as 1, numbers without bound."""
+    """Values that pydantic takes with another meaning: `true` as 1, 2.5 as a time in 1970."""
     if isinstance(raw, dict) and isinstance(value, dict):
         for key, inner in raw.items():
             yield from _coerced_value_faults(document, inner, value.get(key), (*path, key))
@@ -235,6 +236,12 @@ def _coerced_value_faults(
             yield from _coerced_value_faults(document, inner, taken, (*path, index))
     elif isinstance(raw, bool) and not isinstance(value, bool):
         yield document.fault(path, f"is {describe_value(raw)}", f'quote it if it is text: "{raw}"')
+    elif isinstance(raw, int | float) and isinstance(value, date):
+        yield document.fault(
+            path,
+            f"is the number {raw}, and no day or instant",
+            f'write one, e.g. 2013-02-15, or quote it where a decimal is meant: "{raw}"',
+        )
     elif isinstance(value, float) and not math.isfinite(value):
         yield document.fault(
             path, f"is {describe_value(raw)}, which has no bound", "write a number"

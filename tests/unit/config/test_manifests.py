@@ -72,6 +72,14 @@ WRONG = {
         ("warm_up_days: 2", "warm_up_days: true"),
         (18, "sources.flights.warm_up_days", "is true (true/false)", "quote it if it is text"),
     ),
+    "number for an instant": (
+        ("from: 2013-02-12T00:00:00Z", "from: 20130212"),
+        (16, "sources.flights.range.from", "is the number 20130212", "write one, e.g."),
+    ),
+    "decimal without quotes in a range of rows": (
+        (RANGE, RANGE + "  row_predicate: {fare: {from: 1.5, to: '2.5'}}\n"),
+        (27, "target.row_predicate.fare.from", "is the number 1.5", 'a decimal is meant: "1.5"'),
+    ),
     "text for a day": (
         ("from: 2013-02-12T00:00:00Z", "from: soon"),
         (16, "sources.flights.range.from", "is 'soon'", "write an instant"),
