@@ -14,12 +14,7 @@ from lakehouse_backfill.domain.comparison.checksums import FileFingerprint
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.rollout import (
-    OrphanFiles,
-    PinLease,
-    StagedFiles,
-    StagedShadow,
-)
+from lakehouse_backfill.domain.retention import OrphanFiles, PinLease, StagedFiles, StagedShadow
 from lakehouse_backfill.domain.run import (
     ChunkRecord,
     Event,

@@ -19,7 +19,7 @@ from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.comparison.checksums import FileBytes
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.rollout import ExpirationResult
+from lakehouse_backfill.domain.retention import ExpirationResult
 from lakehouse_backfill.domain.sources.topic_offsets import LandedEvents, TableLanding
 from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.domain.tables.commits import (

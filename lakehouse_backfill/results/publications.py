@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain import rollout
     from lakehouse_backfill.domain.guards.outside import HookCall
     from lakehouse_backfill.domain.plan import Plan
+    from lakehouse_backfill.domain.retention import (
+        DeletedFiles,
+        LeftoverFiles,
+        OrphanFiles,
+        RetentionItem,
+    )
 
 
 class NoteResult(RunResult):
@@ -290,7 +296,7 @@ class RetentionLine(Record):
     run_id: str | None
 
     @classmethod
-    def of(cls, item: rollout.RetentionItem) -> RetentionLine:
+    def of(cls, item: RetentionItem) -> RetentionLine:
         """Describe an item; empty texts become None."""
         texts = {name: getattr(item, name) or None for name in ("product", "owner", "run_id")}
         return cls.from_fields(item, **texts)
@@ -302,9 +308,9 @@ class MaintainResult(Result):
     dry_run: bool
     retired: tuple[RetentionLine, ...]
     kept: tuple[RetentionLine, ...]
-    deleted: tuple[rollout.DeletedFiles, ...]
-    left: tuple[rollout.LeftoverFiles, ...]
-    control_files: rollout.OrphanFiles
+    deleted: tuple[DeletedFiles, ...]
+    left: tuple[LeftoverFiles, ...]
+    control_files: OrphanFiles
     versions_let_go: tuple[Mapping[str, Any], ...]
 
     @classmethod

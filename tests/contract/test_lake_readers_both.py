@@ -14,7 +14,8 @@ from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.system.hooks import LocalHooks
 from lakehouse_backfill.domain.catch_up import CarryRequest, Erasure, ExcludedRows, TableState
 from lakehouse_backfill.domain.guards.outside import Hook
-from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease, ReaderQuery, StagedShadow
+from lakehouse_backfill.domain.retention import OrphanFiles, PinLease, StagedShadow
+from lakehouse_backfill.domain.rollout import ReaderQuery
 from lakehouse_backfill.errors import Conflict, NotFound, RunMoved
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.fakes.control import FakeEvidence, FakeRuns

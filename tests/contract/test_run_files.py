@@ -18,7 +18,7 @@ from lakehouse_backfill import fault_points
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.retention import PinLease
 from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import BackfillError
 from tests.chaos.lab import DAYS, SOURCE, TARGET, _arrow

@@ -18,7 +18,7 @@ from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.core.staging.scratch import remove_with_files
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.rollout import INTERMEDIATE_TABLE
+from lakehouse_backfill.domain.retention import INTERMEDIATE_TABLE
 from lakehouse_backfill.errors import ConfigError, WriteForbidden
 from lakehouse_backfill.ports.compute import KeptIntermediate
 from tests.support.fakes.kills import Killed, killed_at

@@ -39,7 +39,7 @@ from lakehouse_backfill.adapters.iceberg.manifests.avro_files import read_manife
 from lakehouse_backfill.adapters.iceberg.manifests.scope_files import is_live_entry
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT
-from lakehouse_backfill.domain.rollout import ExpirationResult
+from lakehouse_backfill.domain.retention import ExpirationResult
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.tables import Pins, SwapCommitter

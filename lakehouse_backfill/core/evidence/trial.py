@@ -45,7 +45,7 @@ from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.comparison.diff import Diff
 from lakehouse_backfill.domain.partitions import Chunk, describe_labels
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.rollout import TRIAL, TRIAL_TABLE
+from lakehouse_backfill.domain.retention import TRIAL, TRIAL_TABLE
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import Value
 from lakehouse_backfill.domain.tables.schema_change import added_column_names

@@ -18,7 +18,7 @@ from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.monitoring.metrics import NO_RUN, MetricSample
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.retention import PinLease
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
 from lakehouse_backfill.domain.tables.table import TableRef
 from lakehouse_backfill.errors import BackfillError

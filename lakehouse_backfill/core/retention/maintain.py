@@ -25,7 +25,7 @@ from lakehouse_backfill.domain.contract import Contract, KeepVersions
 from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.rollout import (
+from lakehouse_backfill.domain.retention import (
     STATE_TABLE,
     TRIAL_TABLE,
     LeftoverFiles,

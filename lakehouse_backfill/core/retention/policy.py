@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.versions.retention import VersionRetention, is_publication_tag
 from lakehouse_backfill.domain.contract import PIN_DAYS
-from lakehouse_backfill.domain.rollout import (
+from lakehouse_backfill.domain.retention import (
     INTERMEDIATE_TABLE,
     STATE_TABLE,
     TRIAL_TABLE,

@@ -18,7 +18,7 @@ from lakehouse_backfill.core.versions.pointer import ACCEPTED_ACTIONS
 from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.rollout import (
+from lakehouse_backfill.domain.retention import (
     DeletedFiles,
     LeftoverFiles,
     RetentionItem,

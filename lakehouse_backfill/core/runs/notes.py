@@ -15,7 +15,7 @@ from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.roles import reason_fault
-from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.retention import PinLease
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.errors import ConfigError
 

@@ -18,7 +18,7 @@ from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.rollout import LeftoverFiles, StagedShadow
+from lakehouse_backfill.domain.retention import LeftoverFiles, StagedShadow
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.tables.schema_change import added_column_names
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import ResolvedManifest, SourcePin
-from lakehouse_backfill.domain.rollout import STATE_PREFIX
+from lakehouse_backfill.domain.retention import STATE_PREFIX
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.stateful import declaration
 from lakehouse_backfill.domain.stateful.declaration import StateSnapshot

@@ -17,7 +17,7 @@ from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.comparison.checksums import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease
+from lakehouse_backfill.domain.retention import OrphanFiles, PinLease
 from lakehouse_backfill.domain.run import (
     ChunkRecord,
     Event,

@@ -12,7 +12,7 @@ from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.rollout import ExpirationResult
+from lakehouse_backfill.domain.retention import ExpirationResult
 from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.domain.tables.commits import (
     AdoptRequest,

@@ -6,10 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.rollout import (
-    StagedFiles,
-    StagedShadow,
-)
+from lakehouse_backfill.domain.retention import StagedFiles, StagedShadow
 from lakehouse_backfill.errors import Conflict, NotFound
 from tests.support.fakes.lake import FakeLake
 

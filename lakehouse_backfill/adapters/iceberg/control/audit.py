@@ -22,7 +22,7 @@ from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.rollout import OrphanFiles
+from lakehouse_backfill.domain.retention import OrphanFiles
 from lakehouse_backfill.domain.run import Event, RejectedCount, RejectedGroup
 from lakehouse_backfill.domain.sources.migration import MIGRATION_ID_PREFIX
 from lakehouse_backfill.errors import Tampered

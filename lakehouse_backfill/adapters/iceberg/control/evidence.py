@@ -18,7 +18,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.runs.event_log import matches_digest, open_document
 from lakehouse_backfill.domain.comparison.checksums import Checksum, FileFingerprint
-from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.retention import PinLease
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 
 

@@ -36,7 +36,7 @@ from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedRe
 from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY
 from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.rollout import (
+from lakehouse_backfill.domain.retention import (
     TRIAL_TABLE,
     StagedFiles,
     StagedShadow,

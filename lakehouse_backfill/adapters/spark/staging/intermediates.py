@@ -27,7 +27,7 @@ from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
-from lakehouse_backfill.domain.rollout import INTERMEDIATE_PREFIX
+from lakehouse_backfill.domain.retention import INTERMEDIATE_PREFIX
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
 from lakehouse_backfill.fault_points import commit_window

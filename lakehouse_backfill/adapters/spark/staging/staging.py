@@ -46,7 +46,7 @@ from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.rollout import TRIAL_TABLE
+from lakehouse_backfill.domain.retention import TRIAL_TABLE
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
 from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.ports.compute import KeptIntermediate, PlanReads

@@ -27,7 +27,7 @@ from lakehouse_backfill.domain.labels.values import TIME_TYPES, is_bucket
 from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source, unplannable
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
-from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.retention import PinLease
 from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.domain.tables.table import Snapshot, TableInfo, TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound

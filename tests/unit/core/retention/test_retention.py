@@ -19,7 +19,7 @@ from lakehouse_backfill.core.retention.policy import (
 from lakehouse_backfill.core.versions.retention import decide_version_retention
 from lakehouse_backfill.domain.contract import KeepVersions
 from lakehouse_backfill.domain.publication import Publication, PublicationAction
-from lakehouse_backfill.domain.rollout import PinLease, RunFacts
+from lakehouse_backfill.domain.retention import PinLease, RunFacts
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.stateful.declaration import StateSnapshot, StateStart
 from tests.support.examples.plans import a_publication, an_event, with_fields

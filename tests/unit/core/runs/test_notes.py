@@ -19,7 +19,7 @@ from lakehouse_backfill.core.runs.notes import (
     notes_for_next_plan,
     run_notes,
 )
-from lakehouse_backfill.domain.rollout import PinLease
+from lakehouse_backfill.domain.retention import PinLease
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import ConfigError, IllegalMove, RunMoved
 from tests.support.fakes import steps
