@@ -236,10 +236,16 @@ def _is_own(found: os.stat_result) -> bool:
 
 
 def _try_lock(path: Path) -> int | None:
+    """Return the handle that holds the lock; None where another process has it, or removed it.
+
+    A lock on a removed file would keep nobody out: the next process creates another file.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
+        if os.path.samestat(os.fstat(handle), path.lstat()):
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(handle)
+    return None

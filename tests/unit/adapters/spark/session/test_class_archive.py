@@ -254,3 +254,18 @@ def test_a_jvm_gets_its_archive_before_the_options_of_the_profile(
     use = ClassArchives(folder).use("k", may_write=False)
     words = jvm._with_java_options(settings, require_java(), use)[key].split()
     assert words.index(f"-XX:SharedArchiveFile={file}") < words.index("-Xss4m")
+
+
+def test_no_archive_is_written_under_a_lock_that_another_process_removes_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = fcntl.flock
+
+    def remove_and_take(handle: int, how: int) -> None:
+        (folder / "k.lock").unlink()
+        take(handle, how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", remove_and_take)
+        assert ClassArchives(folder).use("k", may_write=True).writes is None
+    assert ClassArchives(folder).use("k", may_write=True).writes is not None
