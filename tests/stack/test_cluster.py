@@ -65,8 +65,8 @@ def master(tmp_path: Path) -> Iterator[str]:
     head.stop()
 
 
-@pytest.mark.req("E7", "X7", "T8")
-def test_a_cluster_gives_the_same_checksums_also_without_its_executors_and_tells_no_value(
+@pytest.mark.req("E7", "X7", "T8", "T9")
+def test_a_cluster_gives_the_same_rows_also_without_its_executors_and_tells_no_value(
     master: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -82,6 +82,9 @@ def test_a_cluster_gives_the_same_checksums_also_without_its_executors_and_tells
     assert told["checksums"] == expected_checksums(2)
     # Both were killed while they computed the chunk, which was committed once.
     assert len(told["lost"]) == 2
+    # By those that the workers have started since.
+    assert told["executors"] >= 1
+    assert (told["case days"], told["wrong case days"]) == (2_230, 0)
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {"stderr", "driver.log", "master.master"} <= {file.name for file in files}
     mark = private_tasks.MARK.encode()

@@ -1,5 +1,7 @@
 """Tasks whose errors and shuffles hold planted values, on the cluster of MASTER; searches scratch.
 
+Then a restatement whose executors are killed, and a month of the case study.
+
 python -m tests.support.spark.private_tasks MASTER FOLDER
 """
 
@@ -20,6 +22,7 @@ from pyspark import SparkContext
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.spark.session.session import hide_values, open_session
 from lakehouse_backfill.domain.profile import Profile
+from tests.support.spark.case_month import stage_month
 from tests.support.spark.declared import CATALOG, template_settings
 from tests.support.spark.restating import DAYS, RestateLab
 
@@ -65,8 +68,15 @@ def main(master: str, folder: Path) -> None:
     watch = LostExecutors(session.sparkContext)
     fault_points.install_hook(watch)
     # Its profile is a file, which is written here and not by the toolkit.
-    sums = restate(folder, {key: text for key, text in spark.items() if MARK not in text})
-    sys.stdout.write(json.dumps({"checksums": sums, "lost": watch.lost}))
+    plain = {key: text for key, text in spark.items() if MARK not in text}
+    sums = restate(folder, plain)
+    month, expected = stage_month(folder, plain)
+    sys.stdout.write(
+        json.dumps({
+            "checksums": sums, "lost": watch.lost, "executors": len(executors()),
+            "case days": len(month), "wrong case days": len(month ^ expected),
+        })
+    )  # fmt: skip
     session.stop()
 
 
