@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.planning.pace import chunk_sizes, read_amounts
@@ -63,7 +64,7 @@ class ChunkSchedule:
     beside: Callable[[], AbstractContextManager[None]]
     pace: Pace = field(default_factory=Pace)
     #: What changed the pace since the last ledger row.
-    _changes: list[str] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
     _shown_until: datetime | None = None
 
     def resume(self, recorded: Mapping[str, ChunkRecord], committed: Collection[str]) -> None:
@@ -92,7 +93,8 @@ class ChunkSchedule:
 
     def take_changes(self) -> tuple[str, ...]:
         """Return what changed the pace since the last call, for the ledger."""
-        found, self._changes = tuple(self._changes), []
+        found = tuple(self.changes)
+        self.changes.clear()
         return found
 
     def _run_one_by_one(self, work: Sequence[ChunkWork]) -> _Staged:
@@ -233,7 +235,7 @@ class ChunkSchedule:
             self._log_change(change)
 
     def _log_change(self, change: str) -> None:
-        self._changes.append(change)
+        self.changes.append(change)
         self.context.journal.bind(**self.plan.labels).log("pace changed", change=change)
 
     @cached_property
@@ -247,3 +249,8 @@ class ChunkSchedule:
     def _landed(self, record: ChunkRecord, at: datetime) -> Landed:
         amounts = read_amounts(self.plan, record)
         return Landed(at, Size(amounts.rows, amounts.size_bytes))
+
+
+def pace_detail(changes: Sequence[str]) -> dict[str, Any]:
+    """Return what changed the pace after the last ledger row, for the event that ends staging."""
+    return {"pace": tuple(changes)} if changes else {}

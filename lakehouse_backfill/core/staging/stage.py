@@ -33,7 +33,7 @@ from lakehouse_backfill.core.staging.pause import (
     stop_error,
 )
 from lakehouse_backfill.core.staging.rejects import record_rejects, with_earlier_rejects
-from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork
+from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork, pace_detail
 from lakehouse_backfill.core.validation.edges import EdgesWhileStaging
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
 from lakehouse_backfill.domain.comparison.checksums import Checksum
@@ -188,6 +188,8 @@ class StagingSession:
     waived: tuple[decisions.Waiver, ...]
     plans: PlanJudge
     edges: EdgesWhileStaging
+    #: What changed the pace, and stands in no row of the ledger yet.
+    pace_changes: list[str]
     #: Ledgers of earlier runs, each read once: chunks by id, by run.
     ledgers: dict[str, dict[str, ChunkRecord]] = field(default_factory=dict)
 
@@ -214,6 +216,7 @@ def staging_session(
     is_external = publish_modes.is_externally_written(plan)
     engine = {} if is_external else engine_detail(context, plan.resolved.manifest.compute)
     status = context.drive(status, plan, "begin staging", by, **engine)
+    pace_changes: list[str] = []
     try:
         interruption = _Interruption(context, plan)
         with RenewedLease(context, plan, status, interruption) as lease, _loss_first(lease):
@@ -221,7 +224,7 @@ def staging_session(
             judge = PlanJudge(context, compute, plan, lease.epoch)
             edges = EdgesWhileStaging(context, compute.staging, plan)
             waivers = decisions.waivers_in_force(events)
-            session = StagingSession(status, lease, compute, waivers, judge, edges)
+            session = StagingSession(status, lease, compute, waivers, judge, edges, pace_changes)
             with (
                 compute.staging.beside(plan),
                 effect_log.record_attempts(context, plan.run_id, lease.epoch),
@@ -234,11 +237,12 @@ def staging_session(
         # Whoever took the run over moves it now.
         raise stop_error(context, status, error) from error
     except ChecksFailed as error:
-        context.move(status, plan, "halt", by, problem=error.problem, **error.stop)
+        detail = error.stop | pace_detail(pace_changes)
+        context.move(status, plan, "halt", by, problem=error.problem, **detail)
         hooks.notify_halted(context, plan)
         raise
     except BackfillError as error:
-        context.move(status, plan, "fail", by, problem=error.problem)
+        context.move(status, plan, "fail", by, problem=error.problem, **pace_detail(pace_changes))
         raise
 
 
@@ -283,7 +287,8 @@ def _stage_chunks(
     committed = {item.chunk_id: item for item in listed()}
     recorded = {record.chunk_id: record for record in context.runs.chunks(plan.run_id)}
     checks = ChunkChecks(context, compute, plan, session.waived)
-    schedule = ChunkSchedule(context, plan, lease, partial(compute.staging.beside, plan))
+    beside = partial(compute.staging.beside, plan)
+    schedule = ChunkSchedule(context, plan, lease, beside, changes=session.pace_changes)
     schedule.resume(recorded, committed)
     work = _chunk_work(context, plan, session, listed, committed, recorded)
     if any(one.is_new and not _is_taken_over(plan, one.stage) for one in work):

@@ -235,6 +235,8 @@ def test_the_circuit_breaks_and_the_same_command_goes_on(parallel: int) -> None:
         stage(found, run, "bob")
     assert f"run {run}" in broken.value.fix
     assert state_of(found, run) is RunState.FAILED
+    # No row of the ledger follows: the log keeps them.
+    assert all("table is busy" in one for one in found.runs.events(run)[-1].detail["pace"])
     engine.act = lambda _: None
     stage(found, run, "bob")
     assert state_of(found, run) is RunState.STAGED
