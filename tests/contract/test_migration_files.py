@@ -268,12 +268,16 @@ def test_long_rows_are_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(fit, "_BATCH_BYTES", 1 << 20)
     case = MigrationCase(tmp_path / "p", partitioning="[]")
     case.write("long.parquet", [trip(n, city=f"{n:03d}" * 40_000) for n in range(30)])
+    # The file holds this text once.
+    case.write("same.parquet", [trip(n, city="x" * 20_000) for n in range(200, 800)])
     case.write("short.parquet", [trip(n) for n in range(100, 120)])
     place = Project.open(case.project)._migration("trips")[2].place
     sizes = {
         part.name: [batch.num_rows for batch in place.batches(part)]
         for part in place.survey().good
     }  # fmt: skip
+    same = sizes.pop("same.parquet")
+    assert (sum(same), max(same)) == (600, 512)
     assert sizes == {"long.parquet": [8, 8, 8, 6], "short.parquet": [20]}
 
 

@@ -37,10 +37,7 @@ _BATCH_ROWS, _BATCH_BYTES = 16_384, 64 << 20
 
 
 def batch_rows(rows: int, size_bytes: int) -> int:
-    """Return how many rows are read at a time where these take so many bytes: at least one.
-
-    Where repeated values were stored once (a dictionary of Parquet), rows take more in memory.
-    """
+    """Return how many rows are read at a time where these take so many bytes: at least one."""
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(size_bytes, 1)))
 
 

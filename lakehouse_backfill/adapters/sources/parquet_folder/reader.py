@@ -209,8 +209,8 @@ class ParquetPlace:
                 self._require_microseconds(name, file, sorted(facts.old_instants))
             for group in range(file.num_row_groups):
                 found = file.metadata.row_group(group)
-                size = batch_rows(found.num_rows, found.total_byte_size)
-                for batch in file.iter_batches(size, [group], use_threads=False):
+                size = min(batch_rows(found.num_rows, found.total_byte_size), _PIECE_ROWS)
+                for batch in _join_pieces(file.iter_batches(size, [group], use_threads=False)):
                     yield self._as_table(batch, fixed, facts.old_instants)
         except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
             self.folder.require_bytes(name)
@@ -315,6 +315,25 @@ def _has_ids(field: pa.Field) -> bool:
     return b"PARQUET:field_id" in (field.metadata or {}) or any(
         _has_ids(kind.field(number)) for number in range(kind.num_fields if is_nested else 0)
     )
+
+
+#: Rows that are read before their size is known: a value that a file holds once may be in each.
+_PIECE_ROWS = 512
+
+
+def _join_pieces(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches that are full by their number, or by what they take in memory."""
+    import pyarrow as pa
+
+    held, rows, size = list[pa.RecordBatch](), 0, 0
+    for piece in pieces:
+        held.append(piece)
+        rows, size = rows + piece.num_rows, size + piece.nbytes
+        if rows >= batch_rows(rows, size):
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _add(sums: RowSums, batch: pa.RecordBatch) -> None:
