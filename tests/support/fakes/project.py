@@ -22,6 +22,12 @@ from lakehouse_backfill.core.runs.notes import Attention, RunNote
 from lakehouse_backfill.core.staging.pause import ChunkPreview
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.guards.outside import HookCall
+from lakehouse_backfill.domain.retention import (
+    DeletedFiles,
+    LeftoverFiles,
+    OrphanFiles,
+    RetentionItem,
+)
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results import (
     cascades,
@@ -564,13 +570,17 @@ _NAMES = {
     for each in (
         Attention,
         ChunkPreview,
+        DeletedFiles,
         Difference,
         FailedGate,
         HookCall,
+        LeftoverFiles,
+        OrphanFiles,
         ReaderComparison,
         RecoveryOutcome,
         RehearsedStep,
         ReproducedPartition,
+        RetentionItem,
         RunNote,
         rollout,
     )
