@@ -13,7 +13,7 @@ import sys, tempfile
 from pathlib import Path
 from lakehouse_backfill.adapters.spark.session.session import open_session
 from lakehouse_backfill.adapters.spark.session.write_guard import forbid_job_writes
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.errors import WriteForbidden
 
 root, secret = Path(sys.argv[1]), sys.argv[2][::-1]
