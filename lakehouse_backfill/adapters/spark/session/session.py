@@ -49,11 +49,7 @@ if TYPE_CHECKING:
 #: How long a server may take for its first answer; PySpark itself retries for ten minutes.
 _CONNECT_TIMEOUT_S = 20.0
 #: Settings that a server takes only when it starts.
-_STATIC_SETTINGS = (
-    "spark.sql.extensions",
-    "spark.sql.catalogImplementation",
-    "spark.sql.codegen.cache.maxEntries",
-)
+_STATIC_SETTINGS = ("spark.sql.extensions", "spark.sql.catalogImplementation")
 
 
 def connect_to_server(settings: SparkSettings) -> SparkSession:

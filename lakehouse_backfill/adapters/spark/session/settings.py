@@ -212,9 +212,6 @@ _DEFAULTS = {
     "spark.redaction.regex": SENSITIVE_KEYS,
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
-    # By default 100: one suite's queries push out the code of all others, which then are compiled
-    # anew in every run of a session that stays warm.
-    "spark.sql.codegen.cache.maxEntries": "500",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
