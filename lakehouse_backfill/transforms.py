@@ -13,6 +13,7 @@ __all__ = [
     "TransformInfo",
     "intermediate",
     "intermediate_info",
+    "sql_header",
     "transform",
     "transform_info",
 ]
@@ -23,6 +24,10 @@ _INTERMEDIATE_ATTRIBUTE: Final = "__lakehouse_intermediate__"
 #: The version of the decorator's protocol: how the engine calls a transform.
 API_VERSION: Final = "lakehouse-backfill/v1"
 _VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
+
+_SQL_HEADER: Final = re.compile(
+    r"^--[ \t]*(name|version|inputs|api_version)[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE
+)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -171,3 +176,8 @@ def intermediate_info(function: object) -> IntermediateInfo | None:
     """Return what `@intermediate` attached to `function`, or None when it is none."""
     info = getattr(function, _INTERMEDIATE_ATTRIBUTE, None)
     return info if isinstance(info, IntermediateInfo) else None
+
+
+def sql_header(text: str) -> dict[str, str]:
+    """Return the header lines `-- name: value` of a SQL transform, as the decorator's arguments."""
+    return dict(_SQL_HEADER.findall(text.replace("\r\n", "\n")))

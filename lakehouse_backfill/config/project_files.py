@@ -189,9 +189,6 @@ def _read_query_file(project: Path, file: str) -> str:
         ) from error
 
 
-_SQL_FIELD = re.compile(r"^--\s*(name|version|inputs|api_version):\s*(.+?)\s*$", re.MULTILINE)
-
-
 @dataclass(frozen=True)
 class FoundTransform:
     """A transform as its code declares it; `file` is relative to the project."""
@@ -230,11 +227,17 @@ def transforms_in_file(path: Path, file: str) -> tuple[FoundTransform, ...] | No
 
 def missing_header_lines(path: Path) -> tuple[str, ...]:
     """Name the header lines that a SQL file lacks; none for a file that cannot be read."""
-    try:
-        fields = dict(_SQL_FIELD.findall(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    fields = _sql_fields(path)
+    if fields is None:
         return ()
     return tuple(f"-- {name}:" for name in ("name", "version", "inputs") if name not in fields)
+
+
+def _sql_fields(path: Path) -> dict[str, str] | None:
+    try:
+        return transforms.sql_header(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def code_versions(project: Path, file: str) -> dict[str, str]:
@@ -292,11 +295,8 @@ def _declared_transform(node: ast.expr, file: str) -> FoundTransform | None:
 
 
 def _sql_transforms(path: Path, file: str) -> Iterator[FoundTransform]:
-    try:
-        fields = dict(_SQL_FIELD.findall(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return
-    if {"name", "version"} <= fields.keys():
+    fields = _sql_fields(path) or {}
+    if fields.get("name") and fields.get("version"):
         inputs = tuple(part.strip() for part in fields.get("inputs", "").split(",") if part.strip())
         written_for = fields.get("api_version", transforms.API_VERSION)
         yield FoundTransform(fields["name"], fields["version"], inputs, file, written_for)

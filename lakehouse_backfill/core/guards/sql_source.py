@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 
 from lakehouse_backfill.domain.guards.determinism import KINDS, Finding, KindName
+from lakehouse_backfill.transforms import sql_header
 
 _NAME = re.compile(r"\w+")
-_INPUTS = re.compile(r"^--\s*inputs\s*:\s*(.*?)\s*$", re.MULTILINE)
 _IN_BRACES = re.compile(r"\{(\w+)\}")
 
 
@@ -24,8 +24,7 @@ def scan_sql_file(text: str, file: str) -> tuple[Finding, ...]:
     Its inputs are pinned: those that it declares, and names in braces, which are refused elsewhere
     where it declares them not.
     """
-    declared = _INPUTS.search(text)
-    inputs = {name.strip() for name in declared.group(1).split(",")} if declared else set()
+    inputs = {name.strip() for name in sql_header(text).get("inputs", "").split(",")}
     inputs.update(_IN_BRACES.findall(text))
     found = scan_sql(text, file, 1)
     return tuple(

@@ -296,3 +296,5 @@ def test_a_sql_file_without_its_header_is_refused_with_the_lines_that_it_lacks(t
     query.write_text("-- name: arrivals_daily\nSELECT 1 FROM {flights}\n")
     with pytest.raises(ConfigError, match=r"lacks '-- version:' and '-- inputs:'"):
         load_manifest(path, tmp_path)
+    query.write_text("-- name : arrivals_daily\n-- version: 1.2.0\n-- inputs:\nSELECT 1\n")
+    load_manifest(path, tmp_path)

@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -47,6 +46,7 @@ from lakehouse_backfill.transforms import (
     IntermediateInfo,
     TransformInfo,
     intermediate_info,
+    sql_header,
     transform_info,
 )
 
@@ -140,7 +140,6 @@ def _pickling_by_value(names: set[str]) -> Iterator[None]:
 
 #: Under this name the frames of a stateful transform hold its state; no input is called so.
 STATE_FRAME = "(state)"
-_HEADER = re.compile(r"^--\s*(name|version|inputs)\s*:\s*(.*?)\s*$", re.MULTILINE)
 
 
 class JobSinks(Protocol):
@@ -430,7 +429,7 @@ def _sql_jobs(spark: SparkSession, file: str, text: str) -> list[Job]:
 
 
 def _header(file: str, text: str) -> TransformInfo:
-    values = dict(_HEADER.findall(text))
+    values = sql_header(text)
     missing = [name for name in ("name", "version", "inputs") if name not in values]
     if missing:
         raise ConfigError(
