@@ -351,16 +351,16 @@ class PacedEdges:
         if not plan.resolved.manifest.limits.hold_for_reads:
             yield around
             return
+        ledger = self.context.runs.chunks(plan.run_id)
+        landed = [(one.finished_at, read_amounts(plan, one)) for one in ledger]
         for side, labels in around.items():
             for label in labels:
-                self._wait(plan)
+                self._wait(plan, landed)
                 yield {side: (label,)}
                 self._read.append((self.context.clock.now(), _partition_amounts(plan)))
 
-    def _wait(self, plan: Plan) -> None:
+    def _wait(self, plan: Plan, landed: list[tuple[datetime, ChunkAmounts]]) -> None:
         limits, clock = plan.resolved.manifest.limits, self.context.clock
-        ledger = self.context.runs.chunks(plan.run_id)
-        landed = [(one.finished_at, read_amounts(plan, one)) for one in ledger]
         amounts, now = _partition_amounts(plan), clock.now()
         until = when_amounts_fit(limits, [*landed, *self._read], amounts, now)
         if (left_s := (until - now).total_seconds()) <= 0:
