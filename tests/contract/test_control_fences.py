@@ -193,7 +193,7 @@ def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
     """Take the run over each round, renew, and write with the lease: whose rows got through?"""
     control = control_ports(catalog_of(folder))
     written: list[int | None] = []
-    for _ in range(ROUNDS // 3):
+    for _ in range(ROUNDS // 5):
         barrier.wait()
         status = control.runs.status("bf-1")
         barrier.wait()

@@ -288,6 +288,21 @@ def test_a_commit_that_lands_late_is_not_made_twice(catalog: TroubledCatalog, lo
     assert ids(log) == ["1"]
 
 
+@pytest.mark.req("X9")
+def test_who_was_stopped_in_its_first_attempt_for_longer_than_its_time_tries_again(
+    catalog: TroubledCatalog,
+):
+    log = ControlTables(catalog, NAMESPACE, budget_s=0.01).log(schemas.PROCESSED_EVENT)
+
+    def come_late(_: str, commit: Commit) -> Any:
+        time.sleep(0.02)
+        raise CommitFailedException("moved")
+
+    catalog.troubles = iter([come_late, come_late])
+    assert log.append(count) == 1
+    assert ids(log) == ["1"]
+
+
 # SeaweedFS says 400 where it means that the head moved (pitfall 37).
 MOVED = "Cannot add snapshot with sequence number 3 older than last 4"
 BUSY = "processed_event kept winning"

@@ -425,18 +425,24 @@ def fetch_all(
 
 
 COMMIT_BUDGET_S = 30.0
+#: As many attempts are made also where the time is over: a process that was stopped in its first
+#: one has seen no other writer but the one that it met then.
+LEAST_ATTEMPTS = 3
 _PAUSE_STEP_S = 0.02
 _MAX_PAUSE_S = 0.5
 
 
 def retry_attempts(budget_s: float) -> Iterator[int]:
-    """Yield 1, 2, 3 … with growing, random pauses between, until the budget is spent."""
+    """Yield 1, 2, 3 … with growing, random pauses between, until the budget is spent.
+
+    To be used after attempts that the catalog refused only. At least `LEAST_ATTEMPTS` are given.
+    """
     end = time.monotonic() + budget_s
     number = 1
     while True:
         yield number
         pause = min(_PAUSE_STEP_S * number, _MAX_PAUSE_S) * random.uniform(0.5, 1.5)  # noqa: S311 (jitter)
-        if time.monotonic() + pause > end:
+        if time.monotonic() + pause > end and number >= LEAST_ATTEMPTS:
             return
         time.sleep(pause)
         number += 1

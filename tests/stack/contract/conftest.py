@@ -142,8 +142,6 @@ NOT_ON = {
     *((kind, name) for kind in ("refusing", "s3") for name in AS_ON_REST),
     *(("s3", name) for name in AS_ON_SQLITE),
     *((kind, name) for kind in VENDED for name in AS_ON_SQLITE),
-    # Many rounds: of the same requests, `control_races` has as many there.
-    *((kind, "test_of_two_drivers_only_the_newest_writes_in_each_round") for kind in VENDED),
     *((kind, name) for kind in ("rest", *VENDED) for name in AS_ON_POSTGRES),
     ("refusing", "test_whoever_made_the_shadow_and_was_overtaken_does_not_drop_it"),
     # It deletes the files of a table that is dropped.
