@@ -11,14 +11,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import typer
 import yaml
 
 from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.cli.session import Session
 from lakehouse_backfill.fault_points import install_hook
 from lakehouse_backfill.project import Project
 from tests.support.quick_commands import build_once
@@ -29,8 +32,9 @@ PRODUCT, SOURCE = "gold.people", "raw.people"
 #: No planted text is without it, and nothing else holds it.
 MARK = "qzx7"
 KEY_VARIABLE = "LHB_TEST_MASK_KEY"
-DAYS = tuple(date(2024, 1, day) for day in range(1, 6))
-PEOPLE = 50
+#: Each day costs; so few days with many people.
+DAYS = tuple(date(2024, 1, day) for day in range(1, 4))
+PEOPLE = 90
 
 JOB = """
 from lakehouse_backfill.transforms import transform
@@ -105,32 +109,13 @@ def rows(version: int) -> pa.Table:
 class Life:
     """The project's folder, the commands that were given, and what they printed."""
 
-    def __init__(self, folder: Path, *, compiles: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.outputs = folder / "outputs"
+        self.shown_otherwise = io.StringIO()
         for name in ("outputs", "events", "local", "jobs", "expectations", "catalog/contracts"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        secret = f"{MARK}-the-password"
-        profile = {
-            "catalog": {
-                "name": "lake", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db",
-                "warehouse": f"file://{folder}/warehouse", "credential": secret,
-            },
-            "spark": {
-                "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2",
-                "spark.hadoop.fs.s3a.secret.key": secret,
-                "spark.local.dir": f"{folder}/local",
-                "spark.sql.adaptive.enabled": "false",
-                # Of small queries, compiling the code costs more than running it.
-                **({} if compiles else _UNCOMPILED),
-                "spark.driver.extraJavaOptions": QUICK_JAVA,
-                "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
-                "spark.eventLog.dir": f"file://{folder}/events",
-            },
-        }  # fmt: skip
-        self.write("catalog/profiles.yaml", yaml.safe_dump({
-            "api_version": "lakehouse-backfill/v1", "default": "dev", "profiles": {"dev": profile},
-        }))  # fmt: skip
+        self.profile(compiles=True)
         self.write("jobs/people.py", JOB)
         self.write("jobs/town.sql", SQL_JOB)
         self.write("jobs/strict.sql", REJECTING_JOB)
@@ -147,6 +132,29 @@ class Life:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+    def profile(self, *, compiles: bool) -> None:
+        """Declare the profile; compiled code of queries holds the values that they name."""
+        secret = f"{MARK}-the-password"
+        profile = {
+            "catalog": {
+                "name": "lake", "type": "sql", "uri": f"sqlite:///{self.folder}/catalog.db",
+                "warehouse": f"file://{self.folder}/warehouse", "credential": secret,
+            },
+            "spark": {
+                "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2",
+                "spark.hadoop.fs.s3a.secret.key": secret,
+                "spark.local.dir": f"{self.folder}/local",
+                "spark.sql.adaptive.enabled": "false",
+                **({} if compiles else _UNCOMPILED),
+                "spark.driver.extraJavaOptions": QUICK_JAVA,
+                "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
+                "spark.eventLog.dir": f"file://{self.folder}/events",
+            },
+        }  # fmt: skip
+        self.write("catalog/profiles.yaml", yaml.safe_dump({
+            "api_version": "lakehouse-backfill/v1", "default": "dev", "profiles": {"dev": profile},
+        }))  # fmt: skip
 
     def contract(self, table: str, columns: dict[str, Any]) -> None:
         declared = {
@@ -196,9 +204,13 @@ class Life:
         return f"jobs/{name}.yaml"
 
     def give(self, *command: str, code: int | None = 0, as_json: bool = True) -> dict[str, Any]:
-        """Give a command, keep what it prints, and return its data."""
+        """Give a command; keep what it prints, as JSON and as text; return its data.
+
+        Only as text it tells its progress.
+        """
         number = len(list(self.outputs.glob("*.txt")))
         out, err, ended = io.StringIO(), io.StringIO(), 0
+        self.shown_otherwise = io.StringIO()
         if {"run", "stage", "validate", "--attribute"} & {*command} and "--by" not in command:
             command = (*command, "--by", "ann")  # who may replay the data
         words = ["--project", str(self.folder), *(["--json"] if as_json else []), *command]
@@ -207,10 +219,26 @@ class Life:
                 app(words, prog_name="lakehouse-backfill")
             except SystemExit as stop:
                 ended = int(stop.code or 0)
-        text = f"{' '.join(command)}\n{out.getvalue()}\n{err.getvalue()}"
+        other = self.shown_otherwise.getvalue()
+        text = f"{' '.join(command)}\n{out.getvalue()}\n{err.getvalue()}\n{other}"
         self.write(f"outputs/{number:02d}.txt", text)
         assert code is None or ended == code, text
-        return json.loads(out.getvalue()) if as_json else {}
+        return json.loads(out.getvalue() if as_json else other)
+
+    def show_both_ways(self) -> None:
+        """Let each result that a command of this process prints be kept in its other form too."""
+        show = Session.show
+
+        def show_both(session: Session, command: str, result: Any) -> None:
+            kept = self.shown_otherwise
+            with (
+                contextlib.redirect_stdout(kept), contextlib.redirect_stderr(kept),
+                contextlib.suppress(typer.Exit),
+            ):  # fmt: skip
+                show(replace(session, json=not session.json), command, result)
+            show(session, command, result)
+
+        Session.show = show_both  # type: ignore[method-assign]
 
     def type(self, *command: str) -> str:
         """Give a command in a process of its own, as in a shell; keep and return what it says."""
@@ -268,9 +296,8 @@ def live(life: Life) -> None:
     ))  # fmt: skip
     life.give("stage", second)
     life.give("validate", second, code=3)
-    for words in (("diff", second, "--samples", "200"), ("diff", second, "--attribute")):
-        life.give(*words)
-        life.give(*words, as_json=False)
+    life.give("diff", second, "--samples", "200")
+    life.give("diff", second, "--attribute", as_json=False)
     life.give("diff", second, "--engine", "spark")
     listed = life.give("waive", second, "--list", code=None)
     gates = [check["name"] for check in listed["data"]["gates"]] if listed.get("data") else []
@@ -309,7 +336,7 @@ def publish_in_other_ways(life: Life) -> None:
         life.publish(run)
     life.pour(4)
     steps = life.plan(life.manifest(
-        "people", "step by step", target={"progressive": {"partitions_per_step": 2}},
+        "people", "step by step", target={"progressive": {"partitions_per_step": 1}},
     ))  # fmt: skip
     life.give("run", steps)
     life.give("accept", steps, "--by", "lead")
@@ -355,8 +382,7 @@ def reject(life: Life) -> None:
     ))  # fmt: skip
     life.give("run", run)
     for words in (("status", run), ("log", run), ("chunks", run), ("show", run), ("waive", run)):
-        for as_json in (True, False):
-            life.give(*words, *(["--list"] if words[0] == "waive" else []), as_json=as_json)
+        life.give(*words, *(["--list"] if words[0] == "waive" else []))
     rejected = Project.open(life.folder).wiring.catalog.load_table(
         "lakehouse_backfill.reject_record"
     )
@@ -379,9 +405,8 @@ def look(life: Life) -> None:
         ("list",), ("versions", PRODUCT), ("reproduce", newest, "--by", "ann"),
         ("audit", "guarantees", PRODUCT, "--by", "ann"), ("doctor",), ("maintain", "--by", "lead"),
     ):  # fmt: skip
-        found = life.give(*words, code=None)
+        found = life.give(*words, code=None, as_json=False)
         assert found["exit_code"] in ((0, 3) if words[0] in ("try", "doctor") else (0,)), found
-        life.give(*words, code=None, as_json=False)
     life.give("evidence", newest, "--export", str(life.folder / "exported"))
     # What was to be searched is there.
     assert (life.folder / "exported" / "index.html").exists()
@@ -390,6 +415,7 @@ def look(life: Life) -> None:
 
 def keep_warm(life: Life) -> None:
     """Give commands that share a warm Spark, each in a process of its own; look at its folder."""
+    life.profile(compiles=False)
     assert "ready" in life.type("session", "start", "--idle", "5")
     run = life.plan(life.manifest("people", "warm"))
     said = life.type("run", run, "--by", "ann")
@@ -461,8 +487,8 @@ if __name__ == "__main__":
     build_once()
     make_quick()
     os.environ[KEY_VARIABLE] = f"{MARK}-secret-of-the-masks"
-    # One of the lives writes code for its queries, with the values that they name.
-    whole = Life(Path(sys.argv[1]), compiles="fail" in sys.argv[2:])
+    whole = Life(Path(sys.argv[1]))
+    whole.show_both_ways()
     for act in sys.argv[2:]:
         vars()[act](whole)
     look_at_processes()
