@@ -318,6 +318,18 @@ class Publisher(Protocol):
         ...
 
     @side_effect
+    def adopt_together(self, requests: tuple[AdoptRequest, ...]) -> tuple[CommitResult, ...]:
+        """Adopt in several tables by one commit of the catalog: all of them, or none.
+
+        Raises what `adopt` does of any of them; Unsupported as `require_one_commit`.
+        """
+        ...
+
+    def require_one_commit(self, targets: tuple[tuple[str, Scope], ...]) -> None:
+        """Raise Unsupported unless one commit can change all of the tables in their scopes."""
+        ...
+
+    @side_effect
     def revert(self, request: RevertRequest) -> CommitResult:
         """Restore earlier contents of partitions, with their original sequence numbers.
 

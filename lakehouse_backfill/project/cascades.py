@@ -82,9 +82,18 @@ class CascadeCommands(RepairCommands):
         return self._decided_cascade(cancel_cascade, cascade, by, reason)
 
     def publish_cascade(
-        self, cascade: str, by: str, *, take_over: bool = False, check_files: bool | None = None
+        self,
+        cascade: str,
+        by: str,
+        *,
+        together: bool = False,
+        take_over: bool = False,
+        check_files: bool | None = None,
     ) -> cascades.CascadeResult:
-        """Make all results of a cascade visible: pinned products by one commit."""
+        """Make all results of a cascade visible: pinned products by one commit.
+
+        With `together`, followed ones as well, by another.
+        """
         from lakehouse_backfill.core.cascade.plan import load_cascade
         from lakehouse_backfill.core.cascade.steps import publish_cascade
 
@@ -95,7 +104,7 @@ class CascadeCommands(RepairCommands):
             self._pages.written_on_error(*runs, only_existing=True),
             self._anchored_on_error(*runs),
         ):
-            publish_cascade(context, found, resolve_actor(by))
+            publish_cascade(context, found, resolve_actor(by), together=together)
         linked = self._pages.add_links(self._cascade_result(cascade), *runs)
         self._keep_heads(*runs, products=(plan.product for plan in found.plans))
         self._record_accepted_files(*runs)

@@ -81,7 +81,7 @@ class PublicationCommands(ProjectBase):
         take_over: bool = False,
         check_files: bool | None = None,
     ) -> publications.PublishTogetherResult:
-        """Make accepted runs of several pinned products visible by one commit."""
+        """Make accepted runs of several products, all pinned or all followed, visible at once."""
         from lakehouse_backfill.core.publication.publish import publish_together
 
         context = self._context(take_over=take_over, check_files=check_files)

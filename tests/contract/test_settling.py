@@ -10,7 +10,7 @@ from lakehouse_backfill.adapters.iceberg.commit.revert import RevertPlanner
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     SwapProducer,
-    commit_snapshot,
+    snapshot_change,
 )
 from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import PUBLICATION_PROPERTY
@@ -74,7 +74,7 @@ def emptied(kit: Kit, *removing: str) -> int:
     marks = {REWRITE_PROPERTY: left.model_dump_json(), PUBLICATION_PROPERTY: TOKEN}
     change = SnapshotChange(head, tuple(head.manifests(table.io)), {**gone, **others.deletes}, {})
     snapshot = SwapProducer(cache).write_snapshot(table, change, marks, 1)
-    commit_snapshot(table, snapshot, {}, TOKEN)
+    snapshot_change(table, snapshot, {}, TOKEN).land()
     return int(snapshot.snapshot_id)
 
 

@@ -15,6 +15,7 @@ from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
+from lakehouse_backfill.adapters.iceberg.commit.multi_table import why_not_together
 from lakehouse_backfill.adapters.iceberg.metadata import (
     BUILT_BECAUSE_PROPERTY,
     CAPABILITIES_PROPERTY,
@@ -25,7 +26,6 @@ from lakehouse_backfill.adapters.iceberg.rest.answers import (
     is_unsupported_by_server,
 )
 from lakehouse_backfill.adapters.iceberg.rest.offers import (
-    advertised_endpoints,
     announces_keys,
     can_unregister,
 )
@@ -36,7 +36,6 @@ from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.errors import BackfillError, CatalogDown
 
 _PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))
-_MULTI_TABLE_ENDPOINT = "POST /v1/{prefix}/transactions/commit"
 _PROBE_BRANCH, _PROBE_TAG = "lhb-probe-branch", "lhb-probe-tag"
 
 
@@ -290,8 +289,7 @@ class _CapabilityProbe:
         return "" if is_kept else "a view was accepted and is not there"
 
     def _probe_multi_table(self) -> str:
-        is_offered = _MULTI_TABLE_ENDPOINT in advertised_endpoints(self._catalog)
-        return "" if is_offered else "the catalog does not offer it"
+        return why_not_together(self._catalog)
 
 
 def _commit_empty_snapshot(table: Table, branch: str = "main") -> None:

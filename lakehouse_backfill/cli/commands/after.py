@@ -125,27 +125,33 @@ def publish(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN…", help="The run, or a cascade; several of pinned products go together."
+            metavar="RUN…", help="The run, or a cascade; several become visible by one commit."
         ),
     ],
     *,
     by: ByOption = None,
     note: NoteOption = "",
     dry_run: DryRunOption = False,
+    together: Annotated[
+        bool,
+        typer.Option("--together", help="Of a cascade: followed products by one commit as well."),
+    ] = False,
     take_over: TakeOverOption = False,
     check_files: CheckFilesOption = None,
 ) -> Result:
     """Make an accepted result visible to readers.
 
     One metadata-only commit: all of the run's partitions, or none. Live commits in other partitions
-    are kept. A second publish changes nothing. Several runs of pinned products become visible at
-    once.
+    are kept. A second publish changes nothing. Several runs become visible at once: of pinned
+    products, or of followed ones where the catalog takes one commit of several tables (doctor:
+    multi_table_commit).
 
     Examples:
       lakehouse-backfill publish bf-4f1c09a2d7 --dry-run
       lakehouse-backfill publish bf-4f1c09a2d7
       lakehouse-backfill publish bf-4f1c09a2d7 bf-77aa01b2c3
       lakehouse-backfill publish cx-4f1c09a2d7
+      lakehouse-backfill publish cx-4f1c09a2d7 --together
     """
     project = current_project()
     if note and (dry_run or len(runs) > 1):
@@ -154,8 +160,14 @@ def publish(
         if len(runs) > 1 or dry_run:
             raise typer.BadParameter("a cascade is published alone, and without --dry-run")
         return project.publish_cascade(
-            runs[0], acting_person(by), take_over=take_over, check_files=check_files
+            runs[0],
+            acting_person(by),
+            together=together,
+            take_over=take_over,
+            check_files=check_files,
         )
+    if together:
+        raise typer.BadParameter("--together is for a cascade; several runs go together anyway")
     if len(runs) > 1:
         if dry_run:
             raise typer.BadParameter("--dry-run takes one run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line
@@ -144,11 +145,13 @@ def accept_cascade(context: Context, cascade: Cascade, by: str, reason: str) -> 
             decisions.accept(context, plan.run_id, by, reason)
 
 
-def publish_cascade(context: Context, cascade: Cascade, by: str) -> None:
+def publish_cascade(context: Context, cascade: Cascade, by: str, *, together: bool = False) -> None:
     """Make all results visible: pinned products by one commit, followed ones in order.
 
-    A second call changes nothing; an interrupted one continues. Raises Blocked while a run is not
-    accepted, and what `publish` and `publish_together` raise.
+    With `together`, followed ones by one commit too: those before the pinned ones, and those that
+    are computed from pinned ones after them. A second call changes nothing; an interrupted one
+    continues. Raises Blocked while a run is not accepted, and what `publish` and `publish_together`
+    raise.
     """
     publishable = frozenset({S.ACCEPTED, S.PUBLISHING, S.PUBLISHED, S.ROLLED_BACK})
     _require_open(context, cascade)
@@ -156,17 +159,24 @@ def publish_cascade(context: Context, cascade: Cascade, by: str) -> None:
     _require_no_half_rollback(context, cascade)
     runs = {plan.product: plan.run_id for plan in cascade.plans}
     pinned = {node.product for node in cascade.nodes if node.publication == "pinned"}
-    for products in publication_steps(cascade.nodes):
-        if products[0] in pinned:
-            publish_together(context, tuple(runs[product] for product in products), by)
-        elif context.runs.status(runs[products[0]]).state is not S.PUBLISHED:
-            _publish_followed(context, runs[products[0]], cascade.cascade_id, by)
+    steps = publication_steps(cascade.nodes)
+    for is_pinned, acts in groupby(steps, lambda products: products[0] in pinned):
+        members = [runs[product] for products in acts for product in products]
+        if is_pinned:
+            publish_together(context, tuple(members), by)
+            continue
+        left = [run for run in members if context.runs.status(run).state is not S.PUBLISHED]
+        for group in [left] if together and left else [[run] for run in left]:
+            _publish_followed(context, group, cascade.cascade_id, by)
 
 
-def _publish_followed(context: Context, run_id: str, cascade_id: str, by: str) -> None:
-    """Publish one run. Raises TargetChanged for live commits: a member is not revised alone."""
+def _publish_followed(context: Context, runs: list[str], cascade_id: str, by: str) -> None:
+    """Publish runs. Raises TargetChanged for live commits: a member is not revised alone."""
     try:
-        publish(context, run_id, by)
+        if len(runs) == 1:
+            publish(context, runs[0], by)
+        else:
+            publish_together(context, tuple(runs), by)
     except errors.TargetChanged as error:
         error.fix = cancel_and_plan_again(cascade_id)
         raise

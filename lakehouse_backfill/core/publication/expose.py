@@ -7,7 +7,7 @@ with the accepted checksums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from lakehouse_backfill.domain.plan import Plan, declared_schema_change, referen
 from lakehouse_backfill.domain.publication import MODE_PROPERTY, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
 from lakehouse_backfill.domain.serialization import canonical_json
-from lakehouse_backfill.domain.tables.commits import CommitResult
+from lakehouse_backfill.domain.tables.commits import AdoptRequest, CommitResult
 from lakehouse_backfill.errors import Blocked, Tampered, TargetChanged, Unsupported
 
 CORRECTION_EVENTS_MODE = "correction_events"
@@ -171,10 +171,25 @@ def preview_result(context: Context, plan: Plan, accepted: AcceptedResult) -> No
     )
 
 
+def adopt_shadows(
+    context: Context, members: Sequence[tuple[Plan, Publication, AcceptedResult]]
+) -> tuple[CommitResult, ...]:
+    """Swap the shadows' files into several tables by one commit; once per publication token."""
+    return context.publisher.adopt_together(
+        tuple(_adopt_request(context, *member) for member in members)
+    )
+
+
 def _adopt_shadow(
     context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
     """Swap the shadow's files into the target."""
+    return context.publisher.adopt(_adopt_request(context, plan, reserved, accepted))
+
+
+def _adopt_request(
+    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
+) -> AdoptRequest:
     properties = {
         **_version_properties(plan, reserved),
         "lakehouse-backfill.epoch": str(reserved.epoch),
@@ -188,7 +203,7 @@ def _adopt_shadow(
     if reserved.scope not in (None, request.scope):
         # One step of a run covers a part of its partitions.
         request = request.model_copy(update={"scope": reserved.scope, "within": request.scope})
-    return context.publisher.adopt(request)
+    return request
 
 
 def _version_properties(plan: Plan, reserved: Publication) -> dict[str, str]:
@@ -267,6 +282,11 @@ def _expose_pointer(
     version_labels.open_table(context, resolved.contract, table, snapshot_id)
     context.pins.pin(table, snapshot_id, reserved.tags["after"])
     return CommitResult.of_pointer(table, snapshot_id, resolved.target.snapshot_id)
+
+
+def swaps_files(plan: Plan) -> bool:
+    """Return whether the run becomes visible by a commit of its target that swaps files in."""
+    return _EXPOSE_BY_MODE[plan.resolved.manifest.target.publish_mode] is _adopt_shadow
 
 
 def find_landed_swap(context: Context, plan: Plan, pending: Publication) -> CommitResult | None:

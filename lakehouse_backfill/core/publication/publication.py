@@ -156,7 +156,7 @@ class DrivenRun:
         history = self.history
         # Also covers a process that released the version and crashed before it called the hooks.
         act = hooks.released_token(history, plan.run_id)
-        if publication_group(context, plan.run_id):
+        if publish_modes.is_pinned_product(plan) and publication_group(context, plan.run_id):
             act = hooks.group_act_id(context, plan)
         if act is not None:
             hooks.notify_released(context, plan, act, epoch, error.problem)

@@ -1,14 +1,12 @@
-"""Publishes one run, or several pinned products by one commit of the pointer table (U2).
+"""Publishes one run, or several by one commit: pinned products (U2), or followed ones.
 
 `publish_with_catch_up` follows live commits by revisions; `run_until_decision` stages, validates
 and, unless that is manual, publishes a run from any state.
-
-A group reserves no version: that commit is its only side effect that readers see. After a crash the
-runs stay in state publishing. A retry publishes all of them, or finds that all are visible.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +19,10 @@ from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import catch_up, post_publish
 from lakehouse_backfill.core.publication.expose import (
     AcceptedResult,
-    expose_result,
     preview_result,
 )
+from lakehouse_backfill.core.publication.groups import followed as followed_group
+from lakehouse_backfill.core.publication.groups import pinned as pinned_group
 from lakehouse_backfill.core.publication.publication import (
     AcceptedRun,
     DrivenRun,
@@ -32,7 +31,7 @@ from lakehouse_backfill.core.publication.publication import (
     require_published_rows_match,
 )
 from lakehouse_backfill.core.publication.rollback import GROUP_DETAIL, publication_group
-from lakehouse_backfill.core.runs import hooks, lifecycle, roles
+from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.candidates import (
     cancel_and_plan_again,
@@ -40,7 +39,7 @@ from lakehouse_backfill.core.staging.candidates import (
 )
 from lakehouse_backfill.core.versions import correction_topic, pointer, reserve, steps
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.domain.tables.commits import CommitResult
 
@@ -69,29 +68,32 @@ def publish_together(
 ) -> dict[str, PublishOutcome]:
     """Make the accepted results of several runs visible at once; a second call changes nothing.
 
-    Readers that resolve the pointers together see the old versions of all these products or the new
-    ones, never a mix. Raises Unsupported (a product that is not pinned, or named twice),
-    PointerMoved, and what `publish` raises before the pointers move; then nothing has become
-    visible.
+    Of pinned products, readers that resolve the pointers together see the old versions of all or
+    the new ones, never a mix; of followed products, their tables change by one commit of the
+    catalog. Raises Unsupported (products of both kinds, or one named twice; a catalog that takes no
+    such commit), PointerMoved, and what `publish` raises before anything is visible.
     """
     plans = [context.runs.plan(run_id) for run_id in dict.fromkeys(run_ids)]
-    _require_pinned_products(plans)
+    _require_one_kind(context, plans)
     return _publish_and_check(context, plans, by, tuple(plan.run_id for plan in plans), {})
 
 
-def _require_pinned_products(plans: list[Plan]) -> None:
-    for plan in plans:
-        if not publish_modes.is_pinned_product(plan):
-            raise errors.Unsupported(
-                f"{plan.product} is followed: its table is restated by a commit of its own, so it "
-                "cannot become visible together with others",
-                fix=f"lakehouse-backfill publish {plan.run_id}; only pinned products move together",
-            )
+def _require_one_kind(context: Context, plans: list[Plan]) -> None:
     products = [plan.product for plan in plans]
     if len(set(products)) < len(products):
         raise errors.Unsupported(
             "two of the runs are of the same product", fix="publish one after the other"
         )
+    followed = [plan for plan in plans if not publish_modes.is_pinned_product(plan)]
+    if followed and len(followed) < len(plans):
+        raise errors.Unsupported(
+            f"{followed[0].product} is followed, and others of the runs are of pinned products: "
+            "tables and pointers change by commits of their own",
+            fix="publish those of followed products by one command, and those of pinned products "
+            "by another",
+        )
+    if followed:
+        followed_group.require_one_commit(context, followed)
 
 
 def _publish_and_check(
@@ -136,6 +138,10 @@ class _Driver:
     def is_group(self) -> bool:
         return GROUP_DETAIL in self.detail
 
+    @property
+    def is_followed_group(self) -> bool:
+        return self.is_group and not publish_modes.is_pinned_product(self.plans[0])
+
     def drive(self, plan: Plan, status: RunStatus) -> None:
         status = self.context.drive(status, plan, "begin publishing", self.by, **self.detail)
         self.leases.enter_context(RenewedLease(self.context, plan, status))
@@ -150,12 +156,12 @@ class _Driver:
             return None
         return pointer.visible_publication(self.context.versions.history(plan.product), plan.run_id)
 
-    def accept(self) -> list[AcceptedRun]:
+    def accept(self, plans: list[Plan]) -> list[AcceptedRun]:
         """Check all runs before the first of them is driven; a refusal releases the driven ones."""
         context = self.context
         checked: list[tuple[tuple[Event, ...], AcceptedResult]] = []
         try:
-            for plan in self.plans:
+            for plan in plans:
                 run = self.driven.get(plan.run_id)
                 status = run.status if run else context.runs.status(plan.run_id)
                 events = trusted_events(context, status)
@@ -163,19 +169,19 @@ class _Driver:
                     lifecycle.require_legal_move(status, "begin publishing")
                 require_published_candidates(context, plan, self.detail.get(GROUP_DETAIL, ()))
                 checked.append((events, check_publishable(context, plan, events, self.by)))
-            for plan in self.plans:
+            for plan in plans:
                 if plan.run_id not in self.driven:
                     self.drive(plan, context.runs.status(plan.run_id))
         except (*reserve.REFUSALS, errors.IllegalMove) as error:
             self.release(error)
-            for plan in self.plans:
+            for plan in plans:
                 history = context.versions.history(plan.product)
                 if steps.is_stepwise(plan) and steps.visible_partitions(history, plan.run_id):
                     error.state = steps.describe_visible_partitions(history, plan)
             raise
         return [
             AcceptedRun(context, plan, self.driven[plan.run_id].status, self.by, *result)
-            for plan, result in zip(self.plans, checked, strict=True)
+            for plan, result in zip(plans, checked, strict=True)
         ]
 
     def release(self, error: errors.BackfillError) -> None:
@@ -183,23 +189,73 @@ class _Driver:
             if plan.run_id in self.driven:
                 self.driven[plan.run_id].release(error)
 
+    def finish(self, run: DrivenRun, row: Publication) -> None:
+        """Finish a run; what is refused later does not concern it any more."""
+        run.finish(row)
+        del self.driven[run.plan.run_id]
+
+    def release_unless_landed(self, error: errors.BackfillError) -> None:
+        """Release the runs of a followed group; those whose tables have the new files finish.
+
+        A catalog whose commit of several tables is not atomic may have taken a part of it.
+        """
+        landed = []
+        for plan in self.plans:
+            run = self.driven.get(plan.run_id)
+            done = run.resume() if run else None
+            if run and done:
+                self.finish(run, done[0])
+                landed.append(plan.product)
+            elif run:
+                run.release(error)
+        if landed:
+            error.state = f"readers see the new rows of {', '.join(landed)}, and of no other"
+
 
 def _publish_or_resume(driver: _Driver) -> dict[str, PublishOutcome]:
     """Publish the runs, or finish them where the lake says that they are visible."""
     visible = _take_up(driver)
+    if driver.is_followed_group:
+        return _publish_or_resume_followed(driver, visible)
     if len(visible) < len(driver.plans):
         return _finish_landed(driver) or _publish_accepted(driver)
+    return _finish_visible(driver, visible)
+
+
+def _finish_visible(driver: _Driver, visible: dict[str, Publication]) -> dict[str, PublishOutcome]:
+    """Finish the runs whose pointer has moved already."""
     for plan in driver.plans:
-        run = driver.driven.get(plan.run_id)
-        if run is not None:
+        row, run = visible.get(plan.run_id), driver.driven.get(plan.run_id)
+        if row is not None and run is not None:
             # It crashed after the pointer moved and before the run's last event.
-            run.require_vouched(visible[plan.run_id])
-            run.finish(visible[plan.run_id])
-        else:
+            run.require_vouched(row)
+            driver.finish(run, row)
+        elif row is not None:
             reserve.refresh_view(driver.context, plan.resolved.contract)
     return {
         run_id: PublishOutcome(row, None, was_published=True) for run_id, row in visible.items()
     }
+
+
+def _publish_or_resume_followed(
+    driver: _Driver, visible: dict[str, Publication]
+) -> dict[str, PublishOutcome]:
+    """Finish the runs of a group that have landed; swap in the files of the others together."""
+    landed = dict[str, PublishOutcome]()
+    for run_id, run in list(driver.driven.items()):
+        done = None if run_id in visible else run.resume()
+        if done is not None:
+            driver.finish(run, done[0])
+            landed[run_id] = PublishOutcome(*done, was_published=False)
+    left = [plan for plan in driver.plans if plan.run_id not in (*visible, *landed)]
+    if not (driver.driven or landed):
+        left = driver.plans if left else []  # Nothing was interrupted: all of them, or none.
+    finished = _finish_visible(driver, visible) | landed
+    if not left:
+        return finished
+    runs = driver.accept(left)
+    published = followed_group.swap_together(driver.context, runs, driver.release_unless_landed)
+    return finished | _finish_published(runs, published)
 
 
 def _take_up(driver: _Driver) -> dict[str, Publication]:
@@ -234,11 +290,11 @@ def _publish_accepted(driver: _Driver) -> dict[str, PublishOutcome]:
     """Publish all runs by one move of their pointers; or one run at once, or step by step."""
     from lakehouse_backfill.core.publication.progressive import publish_in_steps
 
-    runs = driver.accept()
+    runs = driver.accept(driver.plans)
     published: list[tuple[Publication, CommitResult | None]]
     if driver.is_group:
         try:
-            published = [(row, None) for row in _move_pointers(driver.context, runs)]
+            published = [(row, None) for row in pinned_group.move_pointers(driver.context, runs)]
         except reserve.REFUSALS as error:
             driver.release(error)
             raise
@@ -246,57 +302,18 @@ def _publish_accepted(driver: _Driver) -> dict[str, PublishOutcome]:
         published = [publish_in_steps(runs[0])]
     else:
         published = [runs[0].reserve_and_expose(runs[0].draft())]
+    return _finish_published(runs, published)
+
+
+def _finish_published(
+    runs: list[AcceptedRun], published: Sequence[tuple[Publication, CommitResult | None]]
+) -> dict[str, PublishOutcome]:
     for run, (row, _) in zip(runs, published, strict=True):
         run.finish(row)
     return {
         run.plan.run_id: PublishOutcome(row, swap, was_published=False)
         for run, (row, swap) in zip(runs, published, strict=True)
     }
-
-
-def _move_pointers(context: Context, runs: list[AcceptedRun]) -> list[Publication]:
-    """Call the hooks, keep the shadows' snapshots, and move all pointers in one commit."""
-    for run in runs:
-        act_id = hooks.group_act_id(context, run.plan)
-        hooks.require_hooks(context, run.plan, "before_publish", act_id, run.status.epoch)
-    rows = [_pointer_row(run) for run in runs]
-    heads = {
-        run.plan.product: head_snapshot_id(context, run.plan.resolved.contract.table)
-        for run in runs
-    }
-
-    def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
-        new_rows: list[Publication] = []
-        for run, row in zip(runs, rows, strict=True):
-            current, target = pointers[row.product], run.plan.resolved.target
-            accepted = current.accepted
-            if accepted is not None and accepted.token == row.token:
-                continue
-            head, own = heads[row.product], row.model_copy(update={"table": target.table})
-            pointer.require_pinned_base(current, own, head, (target.table, target.snapshot_id))
-            if accepted is None:
-                new_rows.append(pointer.baseline_publication(own, head, row.scope, row.at))
-            if current.last_version + 1 != row.version:
-                # The tags and tables that were kept for the version carry its number.
-                raise errors.PointerMoved(
-                    f"{row.product}: version {row.version} was taken meanwhile",
-                    state="nothing was published",
-                    fix="repeat the same command",
-                )
-            superseded = accepted.version if accepted else 0
-            signed = reserve.sign_row(context, row.model_copy(update={"supersedes": superseded}))
-            new_rows.append(signed)
-        return tuple(new_rows)
-
-    moved = reserve.when_pointers_are_free(context, tuple(heads), decide)
-    return [moved[row.product].accepted or row for row in rows]
-
-
-def _pointer_row(run: AcceptedRun) -> Publication:
-    version = run.context.versions.pointer(run.plan.product).last_version + 1
-    row = run.draft().model_copy(update={"version": version})
-    swap = expose_result(run.context, run.plan, row, run.accepted)
-    return reserve.with_swap(row, swap, "publish")
 
 
 def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutcome:

@@ -431,11 +431,18 @@ def _move_back_together(
 
 
 def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: str) -> None:
-    """Roll back together what was published together; products whose pointer moved on stay."""
+    """Roll back what was published together; products whose pointer moved on stay.
+
+    Pinned products go back by one commit, followed ones by a commit each.
+    """
     targets = []
     for plan in (context.runs.plan(run_id) for run_id in group):
         row = context.versions.pointer(plan.product).accepted
         if row is not None and (row.run_id, row.action) == (plan.run_id, "publish"):
             target = plan_rollback(context, plan.product, row.supersedes, ())
             targets.append((plan.resolved.contract, target))
-    _move_back_together(context, tuple(targets), reason, by)
+    if all(contract.publication == "pinned" for contract, _ in targets):
+        _move_back_together(context, tuple(targets), reason, by)
+        return
+    for contract, target in targets:
+        apply_rollback(context, contract, target, reason, by)

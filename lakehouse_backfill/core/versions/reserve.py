@@ -40,28 +40,57 @@ def reserve_version(
     def decide(current: Pointer) -> tuple[Publication, ...]:
         if base is not None:
             pointer.require_pinned_base(current, wanted, head, (base.table, base.snapshot_id))
-        pending, accepted = current.pending, current.accepted
-        if pending is not None and pending.epoch == wanted.epoch:
-            return ()
-        if pending is not None and pending.token == wanted.token:
-            return (wanted,)
-        if pending is not None:
-            # An earlier lease can then neither finish nor release the reservation.
-            event_log.require_current_epoch(str(pending.run_id), wanted.epoch, pending.epoch)
-            resumed = {"epoch": wanted.epoch, "driver": wanted.driver, "at": wanted.at}
-            return (pending.model_copy(update=resumed),)
-        superseded, before = (accepted.version, None) if accepted else (0, head)
-        row = {
-            "version": current.last_version + 1,
-            "supersedes": superseded,
-            "before_snapshot_id": before,
-        }
-        return (sign_row(context, wanted.model_copy(update=row)),)
+        return _reservation(context, wanted, head, current)
 
     def is_mine(pending: Publication) -> bool:
         return pending.run_id == wanted.run_id
 
     return when_pointer_is_free(context, wanted.product, decide, is_mine)
+
+
+def reserve_versions(
+    context: Context, wanted: dict[str, Publication], heads: dict[str, int | None]
+) -> dict[str, Publication]:
+    """Reserve the next versions of several products by one commit, as `reserve_version` does.
+
+    Keys are products. Raises PointerMoved; then no version of them is reserved by this call.
+    """
+    run_ids = {row.run_id for row in wanted.values()}
+
+    def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
+        rows = [
+            _reservation(context, row, heads[product], pointers[product])
+            for product, row in wanted.items()
+        ]
+        return tuple(row for found in rows for row in found)
+
+    moved = when_pointers_are_free(
+        context, tuple(wanted), decide, lambda pending: pending.run_id in run_ids
+    )
+    return {product: _require_pending(product, one) for product, one in moved.items()}
+
+
+def _reservation(
+    context: Context, wanted: Publication, head: int | None, current: Pointer
+) -> tuple[Publication, ...]:
+    """Return the row that reserves the next version; none when it is reserved already."""
+    pending, accepted = current.pending, current.accepted
+    if pending is not None and pending.epoch == wanted.epoch:
+        return ()
+    if pending is not None and pending.token == wanted.token:
+        return (wanted,)
+    if pending is not None:
+        # An earlier lease can then neither finish nor release the reservation.
+        event_log.require_current_epoch(str(pending.run_id), wanted.epoch, pending.epoch)
+        resumed = {"epoch": wanted.epoch, "driver": wanted.driver, "at": wanted.at}
+        return (pending.model_copy(update=resumed),)
+    superseded, before = (accepted.version, None) if accepted else (0, head)
+    row = {
+        "version": current.last_version + 1,
+        "supersedes": superseded,
+        "before_snapshot_id": before,
+    }
+    return (sign_row(context, wanted.model_copy(update=row)),)
 
 
 def sign_row(context: Context, row: Publication) -> Publication:
@@ -122,7 +151,11 @@ def when_pointer_is_free(
     def move() -> dict[str, Pointer]:
         return {product: context.versions.move(product, when_free)}
 
-    pending = _retry_until_free(context, move, is_mine)[product].pending
+    return _require_pending(product, _retry_until_free(context, move, is_mine)[product])
+
+
+def _require_pending(product: str, moved: Pointer) -> Publication:
+    pending = moved.pending
     if pending is None:
         raise errors.OutcomeUnknown(
             f"{product}: the reserved version is gone",
@@ -133,19 +166,23 @@ def when_pointer_is_free(
 
 
 def when_pointers_are_free(
-    context: Context, products: tuple[str, ...], decide: GroupPointerDecision
+    context: Context,
+    products: tuple[str, ...],
+    decide: GroupPointerDecision,
+    is_mine: Callable[[Publication], bool] = lambda _: False,
 ) -> dict[str, Pointer]:
-    """Move the pointers by `decide` once no publication or rollback of the products is pending.
+    """Move the pointers by `decide` once no publication or rollback of others is pending.
 
     Raises PointerMoved when a pending one was interrupted or takes too long.
     """
 
     def when_free(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
-        is_free = all(current.pending is None for current in pointers.values())
+        pending = (current.pending for current in pointers.values())
+        is_free = all(row is None or is_mine(row) for row in pending)
         return decide(pointers) if is_free else ()
 
     return _retry_until_free(
-        context, lambda: context.versions.move_all(products, when_free), lambda _: False
+        context, lambda: context.versions.move_all(products, when_free), is_mine
     )
 
 

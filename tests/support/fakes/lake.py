@@ -89,6 +89,8 @@ class FakeLake:
     tables: dict[str, FakeTable] = field(default_factory=dict)
     #: partitions that cannot go back by their own files
     must_rewrite: set[str] = field(default_factory=set)
+    #: Why no commit changes several tables; empty: one does.
+    not_together: str = ""
     calls: list[str] = field(default_factory=list)
     #: chunks that were carried from one shadow to another
     carried: list[str] = field(default_factory=list)
@@ -349,6 +351,18 @@ class FakeLake:
         swap = self._swap(request.target, content, request.token, request.tags)
         table.summaries[-1].update(request.properties, operation=request.operation)
         return swap
+
+    def adopt_together(self, requests: tuple[AdoptRequest, ...]) -> tuple[CommitResult, ...]:
+        self.require_one_commit(tuple((one.target, one.scope) for one in requests))
+        left = [one for one in requests if self.find(one.target, one.token) is None]
+        for request in left:
+            self.preview(request)
+        self.calls.append("adopt together")
+        return tuple(self.adopt(request) for request in requests)
+
+    def require_one_commit(self, targets: tuple[tuple[str, Scope], ...]) -> None:
+        if self.not_together:
+            raise Unsupported(f"{targets[0][0]} cannot go together: {self.not_together}")
 
     def carry(self, request: CarryRequest) -> ChunkCommit:
         shadow = self.tables[request.shadow]

@@ -26,7 +26,7 @@ from pyiceberg.typedef import Record
 
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     DeleteManifestWriter,
-    commit_snapshot,
+    snapshot_change,
 )
 from lakehouse_backfill.domain.tables.commits import RevertRequest, RewrittenShadow
 from tests.support.lakes.tables import TARGET, Kit, Row
@@ -169,7 +169,7 @@ def _commit(table: Table, files: list[DataFile]) -> int:
         manifest_list=path, summary=_summary(head, files),
         schema_id=table.metadata.current_schema_id,
     )  # fmt: skip
-    commit_snapshot(table, snapshot, {}, "merge-on-read")
+    snapshot_change(table, snapshot, {}, "merge-on-read").land()
     return snapshot_id
 
 

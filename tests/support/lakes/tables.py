@@ -31,7 +31,7 @@ from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublishe
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     SwapProducer,
-    commit_snapshot,
+    snapshot_change,
 )
 from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
@@ -291,7 +291,9 @@ def compact_files(
     snapshot = SwapProducer(cache).write_snapshot(table, change, {}, 1)
     assert snapshot.summary is not None
     summary = Summary(Operation.REPLACE, **snapshot.summary.additional_properties)
-    commit_snapshot(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")
+    snapshot_change(
+        table, snapshot.model_copy(update={"summary": summary}), {}, "compaction"
+    ).land()
 
 
 def read_text(table: Table, path: str) -> str:

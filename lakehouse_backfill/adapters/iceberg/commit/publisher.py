@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
-from lakehouse_backfill.adapters.iceberg.commit import conflicts
+from lakehouse_backfill.adapters.iceberg.commit import conflicts, multi_table
 from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
 from lakehouse_backfill.adapters.iceberg.commit.revert import RevertPlanner, rewritten_adopt_request
 from lakehouse_backfill.adapters.iceberg.commit.row_rewrites import RowRewriteFinalizer
@@ -26,7 +26,12 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SwapPart,
     without_sequence_numbers,
 )
-from lakehouse_backfill.adapters.iceberg.commit.swap import check_swap, run_swap
+from lakehouse_backfill.adapters.iceberg.commit.swap import (
+    SwapAttempts,
+    check_swap,
+    delegated_commit_error,
+    run_swap,
+)
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import read_commit_result
 from lakehouse_backfill.adapters.iceberg.manifests.scope_files import ScopeFiles
 from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
@@ -93,6 +98,41 @@ class IcebergPublisher(Publisher):
             return self._candidate(request, cache).swap(target)
 
         return self._publish(request, plan)
+
+    def adopt_together(self, requests: tuple[AdoptRequest, ...]) -> tuple[CommitResult, ...]:
+        """Adopt in several tables by one commit; each request is judged as `adopt` does.
+
+        What has landed by its token is left out. Raises what `adopt` raises, and Unsupported where
+        the catalog, or one of the tables, takes no such commit; then nothing is written.
+        """
+        self.require_one_commit(tuple((request.target, request.scope) for request in requests))
+        started, cache = time.monotonic(), ManifestCache()
+        swaps = []
+        for request in requests:
+            target = catalogs.load_table(self._catalog, request.target)
+            with catalogs.translate_errors():
+                swap = self._candidate(request, cache).swap(target)
+            swaps.append(SwapAttempts(swap, cache))
+        landed = multi_table.run_swaps(self._catalog, self._budget_s, swaps)
+        seconds = time.monotonic() - started
+        return tuple(
+            read_commit_result(request.target, snapshot, seconds)
+            for request, snapshot in zip(requests, landed, strict=True)
+        )
+
+    def require_one_commit(self, targets: tuple[tuple[str, Scope], ...]) -> None:
+        """Raise Unsupported unless one commit can change all of the tables."""
+        reason = multi_table.why_not_together(self._catalog)
+        if reason:
+            raise Unsupported(
+                f"{', '.join(table for table, _ in targets)} cannot become visible together: "
+                f"{reason}",
+                state="nothing was published; readers see what they saw before",
+                fix="publish the runs one after the other",
+            )
+        for table, scope in targets:
+            if self._committer(table, scope) is not None:
+                raise delegated_commit_error(table)
 
     def prove(self, request: AdoptRequest) -> None:
         """Check the shadow as `adopt` does, without a reservation; raises the same errors."""

@@ -282,17 +282,34 @@ class SwapProducer:
         return writer.to_manifest_file()
 
 
-def commit_snapshot(
+@dataclass(frozen=True)
+class TableChange:
+    """A commit that is written and not made: the table as it was loaded, and what changes.
+
+    `requirements` is what the table must still be; the catalog refuses the commit otherwise.
+    """
+
+    table: Table
+    requirements: tuple[update.TableRequirement, ...]
+    updates: tuple[update.TableUpdate, ...]
+
+    def land(self) -> None:
+        """Commit it; it is not tried again."""
+        with commit_window("Publisher.swap"):
+            self.table._do_commit(updates=self.updates, requirements=self.requirements)
+
+
+def snapshot_change(
     table: Table,
     snapshot: snapshots.Snapshot,
     tags: dict[str, int],
     token: str,
     schema: Schema | None = None,
-) -> None:
-    """Commit columns, snapshot, tags and property in one commit.
+) -> TableChange:
+    """Return the commit of columns, snapshot, tags and property.
 
-    The commit requires that head, schema, default spec and uuid are those that were loaded. It does
-    not retry, and it leaves the user's table properties as they are.
+    It requires that head, schema, default spec and uuid are those that were loaded, and leaves the
+    user's table properties as they are.
     """
     metadata = table.metadata
     updates: tuple[update.TableUpdate, ...] = (
@@ -317,8 +334,7 @@ def commit_snapshot(
             {"last-assigned-field-id": metadata.last_column_id}
         ),
     )
-    with commit_window("Publisher.swap"):
-        table._do_commit(updates=updates, requirements=requirements)
+    return TableChange(table, requirements, updates)
 
 
 def set_tag_update(name: str, snapshot_id: int) -> update.TableUpdate:

@@ -29,6 +29,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     Swap,
     SwapPart,
+    TableChange,
     plan_swap,
 )
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit
@@ -69,18 +70,21 @@ def run_swap(
         unknown_state=f"{target} is either as before or fully swapped, never in between; "
         "no file was deleted",
     )
-    return commit.run(_SwapAttempts(swap, cache, commits).prepare, budget_s)
+    return commit.run(SwapAttempts(swap, cache, commits).prepare, budget_s)
 
 
 def check_swap(table: Table, swap: Swap, cache: ManifestCache) -> None:
     """Raise what `run_swap` would raise of the table and the files now; nothing is written."""
-    _SwapAttempts(swap, cache, None).plan_change(table)
+    SwapAttempts(swap, cache).plan_change(table)
 
 
-class _SwapAttempts:
+class SwapAttempts:
     """The attempts of one swap; what one has read, written and checked, the next one uses."""
 
-    def __init__(self, swap: Swap, cache: ManifestCache, commits: SwapCommitter | None) -> None:
+    def __init__(
+        self, swap: Swap, cache: ManifestCache, commits: SwapCommitter | None = None
+    ) -> None:
+        self.request = swap.request
         self._swap = swap
         self._cache = cache
         self._writer = (
@@ -96,6 +100,16 @@ class _SwapAttempts:
                 return self._writer.prepare(table, change, self._swap, number)
             except errors.TooBusy:
                 return None
+
+    def write(self, table: Table, number: int) -> TableChange:
+        """Check and write one attempt; return its commit, which others may be made with.
+
+        Raises Unsupported where the commit is delegated: it would be one of its own.
+        """
+        if not isinstance(self._writer, PyIcebergSnapshotWriter):
+            raise delegated_commit_error(self._swap.request.target)
+        with catalogs.translate_errors():
+            return self._writer.write(table, self.plan_change(table), self._swap, number)[1]
 
     def plan_change(self, table: Table) -> SnapshotChange:
         """Check the table; decide which files are removed and added, against the current head."""
@@ -168,6 +182,16 @@ class _SwapAttempts:
         self._checked_files.update(sizes)
 
 
+def delegated_commit_error(table: str) -> Unsupported:
+    """Build the error for a table whose commits cannot be part of one commit of several tables."""
+    return Unsupported(
+        f"{table} is written by Spark, as its format or its delete files ask for, by a commit of "
+        "its own: it cannot become visible together with others",
+        state="nothing was published; readers see what they saw before",
+        fix="publish the runs one after the other",
+    )
+
+
 def _refuse_changed_table(swap: Swap, table: Table) -> None:
     """Refuse a table that was recreated, or whose columns or partitioning changed."""
     current_columns, problem = metadata.column_ids(table.schema()), ""
@@ -229,9 +253,21 @@ class PyIcebergSnapshotWriter:
         self._producer = snapshot_producer.SwapProducer(cache)
 
     def prepare(
-        self, table: Table, change: snapshot_producer.SnapshotChange, swap: Swap, attempt: int
+        self, table: Table, change: SnapshotChange, swap: Swap, attempt: int
     ) -> Callable[[], Snapshot]:
-        """Write the snapshot for the table as it was loaded last; return its commit.
+        """Write the snapshot for the table as it was loaded last; return its commit."""
+        snapshot, written = self.write(table, change, swap, attempt)
+
+        def land() -> Snapshot:
+            written.land()
+            return snapshot
+
+        return land
+
+    def write(
+        self, table: Table, change: SnapshotChange, swap: Swap, attempt: int
+    ) -> tuple[Snapshot, TableChange]:
+        """Write the snapshot for the table as it was loaded last; return it, and its commit.
 
         Manifests of earlier attempts are reused. Readers see nothing before the commit.
         """
@@ -239,14 +275,9 @@ class PyIcebergSnapshotWriter:
         snapshot = self._producer.write_snapshot(table, change, swap.summary(attempt), attempt)
         after = swap.request.tags.get("after")
         tags = {**change.before_tags, **({after: snapshot.snapshot_id} if after else {})}
-
-        def land() -> Snapshot:
-            snapshot_producer.commit_snapshot(
-                table, snapshot, tags, swap.request.token, change.schema
-            )
-            return snapshot
-
-        return land
+        token = swap.request.token
+        written = snapshot_producer.snapshot_change(table, snapshot, tags, token, change.schema)
+        return snapshot, written
 
 
 class DelegatedSnapshotWriter:
@@ -256,7 +287,7 @@ class DelegatedSnapshotWriter:
         self._commits = commits
 
     def prepare(
-        self, table: Table, change: snapshot_producer.SnapshotChange, swap: Swap, attempt: int
+        self, table: Table, change: SnapshotChange, swap: Swap, attempt: int
     ) -> Callable[[], None]:
         """Order a swap of exactly the inspected files; return its commit.
 
@@ -272,9 +303,7 @@ class DelegatedSnapshotWriter:
         return self._commits.prepare(_swap_commit(table, change, swap, attempt))
 
 
-def _swap_commit(
-    table: Table, change: snapshot_producer.SnapshotChange, swap: Swap, attempt: int
-) -> SwapCommit:
+def _swap_commit(table: Table, change: SnapshotChange, swap: Swap, attempt: int) -> SwapCommit:
     current, head, request = table.metadata, change.head, swap.request
     return SwapCommit(
         base=InspectedState(

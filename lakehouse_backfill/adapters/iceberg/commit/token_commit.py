@@ -82,7 +82,7 @@ class TokenCommit:
             return committed
         # Spark rebases the commits that it makes, so that they may land on another head.
         is_own = cause is not None and catalogs.is_outage(cause)
-        if is_own and current is not None and _has_moved(table, current):
+        if is_own and current is not None and has_moved(table, current):
             return None
         reason = f"{type(cause).__name__}: {cause}" if cause else "it is not in the history"
         refusal = commit_refusal(cause, self.table, self.state)
@@ -95,7 +95,7 @@ class TokenCommit:
         ) from cause
 
 
-def _has_moved(loaded: Table, current: Table) -> bool:
+def has_moved(loaded: Table, current: Table) -> bool:
     """Return whether main has another head than the one that a commit on `loaded` needs."""
     is_same_table = loaded.metadata.table_uuid == current.metadata.table_uuid
     heads = {table.metadata.current_snapshot_id for table in (loaded, current)}

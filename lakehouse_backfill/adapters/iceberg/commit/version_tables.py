@@ -34,7 +34,7 @@ from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     SwapProducer,
-    commit_snapshot,
+    snapshot_change,
 )
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import TokenCommit
 from lakehouse_backfill.adapters.iceberg.manifests.scope_files import is_live_entry
@@ -119,7 +119,7 @@ class IcebergVersionTables:
                 snapshot = producer.write_snapshot(table, change, marks, number)
 
             def land() -> Snapshot:
-                commit_snapshot(table, snapshot, {}, token, change.schema)
+                snapshot_change(table, snapshot, {}, token, change.schema).land()
                 return snapshot
 
             return land

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +14,13 @@ from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     CommitFailedException,
+    CommitStateUnknownException,
     NoSuchTableError,
     ServiceUnavailableError,
     TooManyRequestsError,
     UnauthorizedError,
 )
+from pyiceberg.table import CommitTableRequest, TableIdentifier
 from requests import HTTPError
 
 from lakehouse_backfill.adapters.iceberg.rest.answers import (
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from requests import Response, Session
 
+    from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import TableChange
+
 #: Types of errors by which servers say that another commit was first.
 _LOST_RACE_TYPES = ("CommitFailedException", "CommitConflictException")
 
@@ -67,16 +73,49 @@ class ResendingRestCatalog(RestCatalog):
         ChangeRefusedError.
         """
         sender = self._with_own_headers() if TOKEN in table.config else self
-        try:
+        with self._answers_told_apart((table,)):
             answer: CommitTableResponse = RestCatalog.commit_table(
                 sender, table, requirements, updates
             )
             return answer
+
+    def commit_tables(self, changes: Sequence[TableChange]) -> None:
+        """Commit to several tables by one request; raises what `commit_table` does."""
+        with self._answers_told_apart(tuple(change.table for change in changes)):
+            try:
+                self._commit_tables(changes)
+            except (AuthorizationExpiredError, UnauthorizedError):
+                self._refresh_token()
+                self._commit_tables(changes)
+
+    def _commit_tables(self, changes: Sequence[TableChange]) -> None:
+        requests = [
+            CommitTableRequest(
+                identifier=TableIdentifier(namespace=namespace, name=name),
+                requirements=change.requirements,
+                updates=change.updates,
+            ).model_dump_json()
+            for change in changes
+            for *namespace, name in (change.table.name(),)
+        ]
+        body = f'{{"table-changes": [{", ".join(requests)}]}}'
+        response = self._session.post(self.url("transactions/commit"), data=body.encode())
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            unknown = dict.fromkeys((500, 502, 504), CommitStateUnknownException)
+            _handle_non_200_response(error, {409: CommitFailedException, **unknown})
+
+    @contextmanager
+    def _answers_told_apart(self, tables: tuple[Table, ...]) -> Iterator[None]:
+        """Tell apart the refusals of a commit to the tables that PyIceberg does not."""
+        try:
+            yield
         except CommitFailedException as error:
             response = response_of(error)
             if was_sent_again(response):
                 raise ResentCommitFailedError(str(error)) from error.__cause__
-            if not _names_lost_race(response) and self._is_unchanged(table):
+            if not _names_lost_race(response) and all(map(self._is_unchanged, tables)):
                 raise ChangeRefusedError(str(error)) from error.__cause__
             raise
         except (ServiceUnavailableError, TooManyRequestsError) as error:

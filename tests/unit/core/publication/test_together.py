@@ -111,7 +111,7 @@ def test_a_followed_product_cannot_go_with_others() -> None:
     where, found, runs = _world()
     where.add("silver.f", **OLD)
     follow = _accepted(found, "silver.f", "follow")
-    with pytest.raises(errors.Unsupported, match="is followed"):
+    with pytest.raises(errors.Unsupported, match="is followed, and others"):
         publish_together(found, (*runs, follow), "ana")
     assert _seen(found) == [None, None, None]
 

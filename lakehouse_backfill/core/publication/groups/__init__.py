@@ -1,0 +1,1 @@
+"""Publications of several runs at once: pinned products, and followed ones."""

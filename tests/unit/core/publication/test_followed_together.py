@@ -1,0 +1,166 @@
+"""Several followed products are restated by one commit of the catalog, over an in-memory lake."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.publication.publish import publish, publish_together
+from lakehouse_backfill.core.publication.recover import recover
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.tables.commits import AdoptRequest, CommitResult
+from tests.support.fakes.context import contract, declared
+from tests.support.fakes.hooks import FakeHooks
+from tests.support.fakes.kills import Killed, killed_at, other_process
+from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import accepted_run, state_of, world
+
+OLD = {f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)}
+PRODUCTS = ("silver.a", "silver.b", "silver.c")
+HOOKS = [
+    {"name": "pause", "on": "before_publish", "command": ["pause"]},
+    {"name": "resume", "on": "after_publish", "command": ["resume"]},
+]
+
+
+def _accepted(found: Context, product: str, target: Any = None, **terms: Any) -> str:
+    terms_of = contract(product=product, table=product, publication="follow", **terms)
+    mode = {"publish_mode": "replace_partitions", **(target or {})}
+    wanted = declared("2020-01-02", "2020-01-04", contract=terms_of, product=product, target=mode)
+    return accepted_run(found, wanted)
+
+
+def _world(**terms: Any) -> tuple[FakeLake, Context, tuple[str, ...]]:
+    where, found = world()
+    for product in PRODUCTS:
+        where.add(product, **OLD)
+    return where, found, tuple(_accepted(found, product, **terms) for product in PRODUCTS)
+
+
+def _heads(where: FakeLake) -> list[int]:
+    return [where.tables[product].head or 0 for product in PRODUCTS]
+
+
+def _seen(found: Context) -> list[str | None]:
+    pointers = found.versions.pointers(PRODUCTS)
+    rows = [pointers[product].accepted for product in PRODUCTS]
+    return [row.run_id if row else None for row in rows]
+
+
+def _require_published(where: FakeLake, found: Context, runs: tuple[str, ...]) -> None:
+    assert _seen(found) == list(runs)
+    assert {state_of(found, run) for run in runs} == {RunState.PUBLISHED}
+    for product in PRODUCTS:
+        actions = [row.action for row in found.versions.history(product)]
+        assert actions.count("publish") == 1
+    assert _heads(where) == [2, 2, 2]
+    assert found.versions.pending() == ()
+
+
+def test_all_tables_change_by_one_commit() -> None:
+    where, found, runs = _world()
+    done = publish_together(found, runs, "ana")
+    assert where.calls.count("adopt together") == 1
+    assert {run: item.publication.version for run, item in done.items()} == dict.fromkeys(runs, 1)
+    _require_published(where, found, runs)
+    again = publish_together(found, runs, "ana")
+    assert all(item.was_published for item in again.values())
+    _require_published(where, found, runs)
+
+
+def test_a_live_commit_in_one_of_them_keeps_all_back() -> None:
+    where, found, runs = _world(hooks=HOOKS)
+    where.tables[PRODUCTS[1]].commit({**OLD, "2020-01-02": "live"})  # type: ignore[dict-item]
+    before = _heads(where)
+    with pytest.raises(errors.TargetChanged):
+        publish_together(found, runs, "ana")
+    assert _heads(where) == before
+    assert _seen(found) == [None, None, None]
+    assert {state_of(found, run) for run in runs} == {RunState.ACCEPTED}
+    assert found.versions.pending() == ()
+    assert isinstance(found.hooks, FakeHooks)
+    calls = [(name, told["product"]) for name, told in found.hooks.calls]
+    assert calls == [(name, product) for name in ("pause", "resume") for product in PRODUCTS]
+    assert recover(found, None, "ana") == ()
+
+
+def test_a_catalog_without_such_commits_is_refused_before_anything() -> None:
+    where, found, runs = _world()
+    where.not_together = "the catalog does not offer it"
+    with pytest.raises(errors.Unsupported, match="does not offer it"):
+        publish_together(found, runs, "ana")
+    assert {state_of(found, run) for run in runs} == {RunState.ACCEPTED}
+
+
+def test_a_run_in_steps_is_refused() -> None:
+    where, found = world()
+    for product in PRODUCTS[:2]:
+        where.add(product, **OLD)
+    runs = (
+        _accepted(found, PRODUCTS[0]),
+        _accepted(found, PRODUCTS[1], {"progressive": {"partitions_per_step": 1}}),
+    )
+    with pytest.raises(errors.Unsupported, match="published in steps"):
+        publish_together(found, runs, "ana")
+
+
+def test_one_that_is_published_already_leaves_the_others_as_they_are() -> None:
+    where, found, runs = _world()
+    publish(found, runs[1], "ana")
+    with pytest.raises(errors.IllegalMove):
+        publish_together(found, runs, "ana")
+    assert _seen(found) == [None, runs[1], None]
+    assert _heads(where) == [1, 2, 1]
+
+
+@pytest.mark.parametrize("moment", range(1, 60))
+def test_after_a_kill_anywhere_all_tables_changed_or_none(moment: int) -> None:
+    where, found, runs = _world()
+    with suppress(Killed), killed_at(moment):
+        publish_together(other_process(found), runs, "ana")
+    assert _heads(where) in ([1, 1, 1], [2, 2, 2])
+    successor = dataclasses.replace(found, driver="here:2")
+    recover(successor, None, "ana")
+    assert _heads(where) in ([1, 1, 1], [2, 2, 2])
+    assert recover(successor, None, "ana") == ()
+    publish_together(successor, runs, "ana")
+    _require_published(where, found, runs)
+
+
+class _HalfCatalog:
+    """A catalog that breaks its promise: it takes the first table's change, and no other."""
+
+    def __init__(self, where: FakeLake) -> None:
+        self._where = where
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._where, name)
+
+    def adopt_together(self, requests: tuple[AdoptRequest, ...]) -> tuple[CommitResult, ...]:
+        self._where.adopt(requests[0])
+        raise errors.TargetChanged(f"{requests[1].target} was changed by a live writer")
+
+
+def test_where_a_part_has_landed_it_is_finished_and_named() -> None:
+    where, found, runs = _world()
+    half = dataclasses.replace(found, publisher=_HalfCatalog(where))
+    with pytest.raises(errors.TargetChanged) as refused:
+        publish_together(half, runs, "ana")
+    assert refused.value.state == "readers see the new rows of silver.a, and of no other"
+    assert _seen(found) == [runs[0], None, None]
+    assert [state_of(found, run) for run in runs] == [
+        RunState.PUBLISHED, RunState.ACCEPTED, RunState.ACCEPTED,
+    ]  # fmt: skip
+    assert recover(found, None, "ana") == ()
+    publish_together(found, runs[1:], "ana")
+    _require_published_apart(found, runs)
+
+
+def _require_published_apart(found: Context, runs: tuple[str, ...]) -> None:
+    assert _seen(found) == list(runs)
+    assert {state_of(found, run) for run in runs} == {RunState.PUBLISHED}
