@@ -1,12 +1,14 @@
-"""SIGKILL while two pinned products become visible, or go back, together: both, or neither.
+"""SIGKILL while two products become visible, or go back, together: both, or neither.
 
 Publishing goes on by the same command, every second time after `recover`; going back by `recover`.
+Followed products change by one commit of the catalog, pinned ones by one of the pointer table.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,15 +25,20 @@ DAY = DAYS[1]
 OLD, NEW = [100, 200, 300], [10, 20, 30]
 #: The moments are killed at in so many tests: none takes long.
 SHARES = 6
-#: verb -> (the saved state it begins from, what readers see then)
-BEGINS = {"publish": ("accepted", OLD), "rollback": ("published", NEW)}
+#: The saved state that a verb begins from, what readers see then, and the point of its commit.
+BEGINS = {
+    ("pinned", "publish"): ("accepted", OLD, "Versions.move_all:before"),
+    ("pinned", "rollback"): ("published", NEW, "Versions.move_all:before"),
+    ("follow", "publish"): ("accepted", OLD, "Publisher.swap_together:committing"),
+}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two pinned products in a lab, and the run of each."""
+    """Two products in a lab, pinned or followed, and the run of each."""
 
     lab: ManyLab
+    kind: str
     runs: tuple[str, ...]
 
     def typed(self, verb: str) -> tuple[str, ...]:
@@ -39,43 +46,57 @@ class Pair:
             return (verb, *self.runs, *BY)
         return (verb, *PAIR, "--reason", "wrong", *BY)
 
+    def seen(self) -> list[list[int]]:
+        """What readers get for the restated day, of each product, as of one moment."""
+        day = date.fromisoformat(DAY)
+        if self.kind == "follow":
+            rows = [self.lab.oracle.rows(product) for product in PAIR]
+            return [sorted(v for d, _, v in found if str(d) == DAY) for found in rows]
+        found = Project.open(self.lab.folder).accepted_together(PAIR)
+        tables = [found[product].to_pylist() for product in PAIR]
+        return [sorted(row["v"] for row in rows if row["d"] == day) for rows in tables]
+
+
+@pytest.fixture(scope="module", params=BEGINS, ids=" ".join)
+def case(request: pytest.FixtureRequest) -> tuple[str, str]:
+    kind, verb = request.param
+    return kind, verb
+
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Saved as `accepted`, when readers see the old versions, and as `published`."""
-    lab = ManyLab(tmp_path_factory.mktemp("pair"))
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    """Saved as `accepted`, when readers see the old versions, and pinned ones as `published`."""
+    return {kind: _pair(tmp_path_factory.mktemp(kind), kind) for kind in ("pinned", "follow")}
+
+
+def _pair(folder: Path, kind: str) -> Pair:
+    lab = ManyLab(folder)
     lab.make()
     for product in PAIR:
         text = CONTRACT.replace("silver.t", product)
-        text = text.replace("owner: ana\n", "owner: ana\npublication: pinned\n")
+        text = text.replace("owner: ana\n", f"owner: ana\npublication: {kind}\n")
         path = lab.folder / "catalog" / "contracts" / f"{product}.yaml"
         path.write_text(text, encoding="utf-8")
-    mode = "  publish_mode: pointer_swap\n"
-    found = Pair(lab, tuple(lab.accepted_run(product, DAY, DAYS[2], mode) for product in PAIR))
-    lab.must(*found.typed("publish"))
-    lab.save("published")
-    lab.must(*found.typed("rollback"))
+    mode = "  publish_mode: pointer_swap\n" if kind == "pinned" else ""
+    runs = tuple(lab.accepted_run(product, DAY, DAYS[2], mode) for product in PAIR)
+    found = Pair(lab, kind, runs)
+    if kind == "pinned":
+        lab.must(*found.typed("publish"))
+        lab.save("published")
+        lab.must(*found.typed("rollback"))
     lab.save("accepted")
     return found
 
 
-def _seen(lab: ManyLab) -> list[list[int]]:
-    """What readers get for the restated day, of each product, from one load of the pointers."""
-    found = Project.open(lab.folder).accepted_together(PAIR)
-    day = date.fromisoformat(DAY)
-    tables = [found[product].to_pylist() for product in PAIR]
-    return [sorted(row["v"] for row in rows if row["d"] == day) for rows in tables]
-
-
-def _facts(lab: ManyLab) -> dict[str, Any]:
+def _facts(pair: Pair) -> dict[str, Any]:
     """What must be the same, whatever was killed on the way."""
-    oracle = lab.oracle
+    oracle = pair.lab.oracle
     states: dict[str, str] = {}
     for event in oracle.log("run_event", "run_id", "to_state"):
         states[event["run_id"]] = event["to_state"]
     moves = oracle.log("accepted_output_version", "data_product", "output_version", "action")
     return {
-        "seen": _seen(lab),
+        "seen": pair.seen(),
         "targets": [oracle.rows(product) for product in PAIR],
         "states": states,
         "moves": sorted(tuple(row.values()) for row in moves if row["action"] in ACCEPTING),
@@ -91,41 +112,40 @@ class Undisturbed:
     facts: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=BEGINS)
-def verb(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def undisturbed(pair: Pair, verb: str, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    points = tmp_path_factory.mktemp(verb) / "points"
-    pair.lab.restore(BEGINS[verb][0])
+def undisturbed(
+    pairs: dict[str, Pair], case: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Undisturbed:
+    kind, verb = case
+    pair, points = pairs[kind], tmp_path_factory.mktemp(verb) / "points"
+    pair.lab.restore(BEGINS[case][0])
     assert pair.lab.do(*pair.typed(verb), hook=Record(points)).code == 0
-    return Undisturbed(points.read_text(encoding="utf-8").split(), _facts(pair.lab))
+    return Undisturbed(points.read_text(encoding="utf-8").split(), _facts(pair))
 
 
 @pytest.mark.req("U2")
-def test_both_move_by_one_commit(undisturbed: Undisturbed, verb: str) -> None:
-    assert undisturbed.points.count("Versions.move_all:before") == 1
-    new = OLD if verb == "rollback" else NEW
+def test_both_move_by_one_commit(undisturbed: Undisturbed, case: tuple[str, str]) -> None:
+    assert undisturbed.points.count(BEGINS[case][2]) == 1
+    new = OLD if case[1] == "rollback" else NEW
     assert undisturbed.facts["seen"] == [new, new]
 
 
 @pytest.mark.req("U2", "U10", "T3")
 @pytest.mark.parametrize("share", range(SHARES))
 def test_readers_of_both_see_all_or_nothing_wherever_it_is_killed(
-    pair: Pair, verb: str, undisturbed: Undisturbed, share: int
+    pairs: dict[str, Pair], case: tuple[str, str], undisturbed: Undisturbed, share: int
 ) -> None:
-    lab, (state, old) = pair.lab, BEGINS[verb]
-    new = undisturbed.facts["seen"][0]
+    (kind, verb), (state, old, _) = case, BEGINS[case]
+    pair, new = pairs[kind], undisturbed.facts["seen"][0]
+    lab = pair.lab
     for number, (point, nth) in list(enumerate(moments(undisturbed.points)))[share::SHARES]:
         lab.restore(state)
         lab.killed(*pair.typed(verb), hook=Kill(point, nth))
-        assert _seen(lab) in ([old, old], [new, new]), (point, nth)
+        assert pair.seen() in ([old, old], [new, new]), (point, nth)
         if verb == "rollback" or (number + number // SHARES) % 2:
             lab.must("recover", "--all", *BY)
-            assert _seen(lab) in ([old, old], [new, new]), (point, nth)
-        if verb == "publish" or _seen(lab) == [old, old]:
+            assert pair.seen() in ([old, old], [new, new]), (point, nth)
+        if verb == "publish" or pair.seen() == [old, old]:
             lab.must(*pair.typed(verb))
-        assert _facts(lab) == undisturbed.facts, (point, nth)
+        assert _facts(pair) == undisturbed.facts, (point, nth)
         assert lab.must("recover", "--all", *BY).data["actions"] == [], (point, nth)
