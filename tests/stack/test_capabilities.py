@@ -16,7 +16,7 @@ FULL = Capabilities(
 )  # fmt: skip
 #: PyIceberg's SQL catalog has no request for several tables, and refuses a sequence number that a
 #: commit on a branch took meanwhile.
-SQL = FULL.model_copy(update={"branch_commits": False, "multi_table_commit": False})
+SQL = FULL.model_copy(update={"branch_commits": False})
 
 
 @pytest.mark.parametrize(

@@ -17,20 +17,22 @@ from tests.stack.catalogs import Catalogs
 SUITES = {
     "postgres": (
         "adopt", "revert", "shadow_fence", "lake_ports", "control_ports", "control_fences",
-        "control_races", "adopt_races",
+        "control_races", "adopt_races", "adopt_together",
     ),
     "rest": (
         "adopt", "revert", "shadow_fence", "lake_ports", "control_ports", "control_fences",
-        "control_races", "adopt_races",
+        "control_races", "adopt_races", "adopt_together",
     ),
     "s3": ("adopt", "revert", "lake_ports"),
     # On S3, with credentials that end at each table, so that shadows are branches. One gives a
     # table no new UUID; the other is busy and forbids data paths.
     "lakekeeper": (
         "on_branches", "branch_shadow", "control_fences", "control_races", "adopt_races",
+        "adopt_together",
     ),
     "polaris": (
         "on_branches", "branch_shadow", "control_fences", "control_races", "adopt_races",
+        "adopt_together",
     ),
     # They register no clone: one says so, and is busy and forbids data paths as Polaris does; one
     # gives an empty table. Shadows are built there.
