@@ -51,6 +51,7 @@ COMMIT_POINTS = (
     "HandlerTables.commit",
     "Pins.tag",
     "Publisher.swap",
+    "Publisher.swap_together",
     "RawTables.commit",
     "RequestSpool.drop",
     "RequestSpool.keep",

@@ -60,7 +60,7 @@ _COSTS = {
     "rights_beside": "clones cannot be read or written; isolation: auto uses branches",
     "client_planning": "lists of files may be hidden: no scope, diff or verify is proven then",
     "views": "products have no SQL view of the accepted version",
-    "multi_table_commit": "tables are published one after the other",
+    "multi_table_commit": "followed products are published one after the other",
     "idempotency_keys": "a commit whose response is lost may end with exit code 5: repeat it",
     "unregister": "a shadow is dropped; where a drop deletes files, it stays and is marked",
 }

@@ -49,6 +49,8 @@ ELSEWHERE = {
     "Topics.commit": "only with a topic; killed in stack/test_kafka_corrections.py",
     "Corrections.compensate": "only for correction events; killed in test_rollout_kills.py",
     "Publisher.carry": "only where a publication catches up; killed in test_catching_up.py",
+    "Publisher.adopt_together": "only for several runs; killed in test_together_kills.py",
+    "Publisher.swap_together": "only for several runs; killed in test_together_kills.py",
     "Shadows.evolve": "only with target.schema_change; killed in test_java_kills.py",
     "Shadows.create": "only where a catalog registers none; cut off in contract/test_building.py",
     "Shadows.fill": "only where a catalog registers none; cut off in contract/test_building.py",

@@ -121,6 +121,12 @@ CheckFilesOption = Annotated[
 ]
 
 
+TogetherOption = Annotated[
+    bool,
+    typer.Option("--together", help="Of a cascade: followed products by one commit as well."),
+]
+
+
 def publish(
     runs: Annotated[
         list[str],
@@ -132,10 +138,7 @@ def publish(
     by: ByOption = None,
     note: NoteOption = "",
     dry_run: DryRunOption = False,
-    together: Annotated[
-        bool,
-        typer.Option("--together", help="Of a cascade: followed products by one commit as well."),
-    ] = False,
+    together: TogetherOption = False,
     take_over: TakeOverOption = False,
     check_files: CheckFilesOption = None,
 ) -> Result:
@@ -153,32 +156,25 @@ def publish(
       lakehouse-backfill publish cx-4f1c09a2d7
       lakehouse-backfill publish cx-4f1c09a2d7 --together
     """
-    project = current_project()
-    if note and (dry_run or len(runs) > 1):
+    project, who, is_group = current_project(), acting_person(by), len(runs) > 1
+    if note and (dry_run or is_group):
         raise typer.BadParameter("--note goes with the publication of one run")
     if any(map(names_cascade, runs)):
-        if len(runs) > 1 or dry_run:
+        if is_group or dry_run:
             raise typer.BadParameter("a cascade is published alone, and without --dry-run")
         return project.publish_cascade(
-            runs[0],
-            acting_person(by),
-            together=together,
-            take_over=take_over,
-            check_files=check_files,
+            runs[0], who, together=together, take_over=take_over, check_files=check_files
         )
     if together:
         raise typer.BadParameter("--together is for a cascade; several runs go together anyway")
-    if len(runs) > 1:
-        if dry_run:
-            raise typer.BadParameter("--dry-run takes one run")
-        return project.publish_together(
-            tuple(runs), acting_person(by), take_over=take_over, check_files=check_files
-        )
+    if is_group and dry_run:
+        raise typer.BadParameter("--dry-run takes one run")
     if dry_run:
-        return project.preview_publish(runs[0], acting_person(by))
-    return project.publish(
-        runs[0], acting_person(by), take_over=take_over, check_files=check_files, note=note
-    )
+        return project.preview_publish(runs[0], who)
+    if is_group:
+        group = tuple(runs)
+        return project.publish_together(group, who, take_over=take_over, check_files=check_files)
+    return project.publish(runs[0], who, take_over=take_over, check_files=check_files, note=note)
 
 
 def versions(product: ProductArgument) -> Result:

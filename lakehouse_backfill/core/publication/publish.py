@@ -21,8 +21,7 @@ from lakehouse_backfill.core.publication.expose import (
     AcceptedResult,
     preview_result,
 )
-from lakehouse_backfill.core.publication.groups import followed as followed_group
-from lakehouse_backfill.core.publication.groups import pinned as pinned_group
+from lakehouse_backfill.core.publication.groups import pointer_group, table_group
 from lakehouse_backfill.core.publication.publication import (
     AcceptedRun,
     DrivenRun,
@@ -93,7 +92,7 @@ def _require_one_kind(context: Context, plans: list[Plan]) -> None:
             "by another",
         )
     if followed:
-        followed_group.require_one_commit(context, followed)
+        table_group.require_one_commit(context, followed)
 
 
 def _publish_and_check(
@@ -254,7 +253,7 @@ def _publish_or_resume_followed(
     if not left:
         return finished
     runs = driver.accept(left)
-    published = followed_group.swap_together(driver.context, runs, driver.release_unless_landed)
+    published = table_group.swap_together(driver.context, runs, driver.release_unless_landed)
     return finished | _finish_published(runs, published)
 
 
@@ -294,7 +293,7 @@ def _publish_accepted(driver: _Driver) -> dict[str, PublishOutcome]:
     published: list[tuple[Publication, CommitResult | None]]
     if driver.is_group:
         try:
-            published = [(row, None) for row in pinned_group.move_pointers(driver.context, runs)]
+            published = [(row, None) for row in pointer_group.move_pointers(driver.context, runs)]
         except reserve.REFUSALS as error:
             driver.release(error)
             raise

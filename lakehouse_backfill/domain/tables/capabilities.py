@@ -27,7 +27,7 @@ class Capabilities(Value):
     )
     views: bool = Field(description="SQL views can be made, by PyIceberg or by Spark.")
     multi_table_commit: bool = Field(
-        description="The server offers to commit to several tables at once."
+        description="One commit changes several tables, or none of them."
     )
     # What older releases kept lacks these: nobody has looked, and runs go on as before.
     overlap: bool = Field(

@@ -110,6 +110,8 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "publish bf-1 --by ana": ("publish", ("bf-1", "ana", False, None, "")),
     "publish bf-1 --by ana --check-files": ("publish", ("bf-1", "ana", False, True, "")),
     "publish bf-1 --by ana --dry-run": ("preview_publish", ("bf-1", "ana")),
+    "publish cx-1 --by ana": ("publish_cascade", ("cx-1", "ana", False, False, None)),
+    "publish cx-1 --by ana --together": ("publish_cascade", ("cx-1", "ana", True, False, None)),
     "publish bf-1 bf-2 --by ana": ("publish_together", (("bf-1", "bf-2"), "ana", False, None)),
     "rollback gold.a gold.b --reason why --by ana": (
         "rollback_together",

@@ -270,6 +270,19 @@ def test_pinned_products_become_visible_by_one_commit_and_never_alone() -> None:
     assert world.states(found) == [S.PUBLISHED] * 3
 
 
+def test_followed_products_become_visible_by_one_commit_where_that_is_asked_for() -> None:
+    world = World("follow")
+    found = world.accepted()
+    adopted = note_calls(world.context.publisher, "adopt_together")
+    steps.publish_cascade(world.context, found, "bob", together=True)
+    (((requests,),),) = [adopted]
+    assert [request.target for request in requests] == ["s.r", "s.a", "s.b"]
+    assert world.states(found) == [S.PUBLISHED] * 3
+    steps.publish_cascade(world.context, found, "bob", together=True)
+    assert len(adopted) == 1
+    assert steps.products_to_roll_back(world.context, found) == (("s.b",), ("s.a",), ("s.r",))
+
+
 def test_followed_products_become_visible_in_order() -> None:
     world = World("follow")
     found = world.accepted()
