@@ -120,7 +120,7 @@ class PublishPreviewResult(Result):
 
 
 class PublishTogetherResult(Result):
-    """The runs that became visible by one commit."""
+    """Runs that were published together: by this command, or found so."""
 
     published: tuple[PublishResult, ...]
 

@@ -172,8 +172,13 @@ def render_publish_preview(page: TextPage, result: publications.PublishPreviewRe
 
 
 def render_publish_together(page: TextPage, result: publications.PublishTogetherResult) -> None:
-    """Draw the runs that became visible by one commit."""
-    page.records("became visible by one commit", _GROUP_COLUMNS, result.published)
+    """Draw the runs that readers see, and which of them this command found so."""
+    if all(one.was_published for one in result.published):
+        page.line("all were published before; nothing was changed", "bold")
+    page.records(
+        "readers see", f"{_GROUP_COLUMNS} | published: was_published", result.published,
+        was_published=lambda one: "before" if one.was_published else "now",
+    )  # fmt: skip
 
 
 _GROUP_COLUMNS = "product | run: run_id | output version: version | snapshot: snapshot_id"
