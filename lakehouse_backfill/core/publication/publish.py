@@ -331,6 +331,8 @@ def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutc
             return publish(context, run_id, by)
         except errors.TargetChanged as error:
             _raise_unless_followed(plan, error)
+            if publication_group(context, run_id):
+                raise  # The commit may be one to another product's table.
             run_id = catch_up.plan_catch_up(context, plan, error, by).run_id
 
 

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.core.publication.publish import publish, publish_together
+from lakehouse_backfill.core.publication.publish import (
+    publish,
+    publish_together,
+    publish_with_catch_up,
+)
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.run import RunState
@@ -28,10 +32,19 @@ HOOKS = [
 ]
 
 
-def _accepted(found: Context, product: str, target: Any = None, **terms: Any) -> str:
+def _accepted(
+    found: Context, product: str, target: Any = None, safety: Any = None, **terms: Any
+) -> str:
     terms_of = contract(product=product, table=product, publication="follow", **terms)
     mode = {"publish_mode": "replace_partitions", **(target or {})}
-    wanted = declared("2020-01-02", "2020-01-04", contract=terms_of, product=product, target=mode)
+    wanted = declared(
+        "2020-01-02",
+        "2020-01-04",
+        contract=terms_of,
+        product=product,
+        target=mode,
+        safety=safety or {},
+    )
     return accepted_run(found, wanted)
 
 
@@ -87,6 +100,22 @@ def test_a_live_commit_in_one_of_them_keeps_all_back() -> None:
     calls = [(name, told["product"]) for name, told in found.hooks.calls]
     assert calls == [(name, product) for name in ("pause", "resume") for product in PRODUCTS]
     assert recover(found, None, "ana") == ()
+
+
+def test_an_interrupted_group_is_not_followed_by_revisions() -> None:
+    where, found = world()
+    for product in PRODUCTS:
+        where.add(product, **OLD)
+    follows = {"on_conflict": "catch_up"}
+    runs = tuple(_accepted(found, product, safety=follows) for product in PRODUCTS)
+    with pytest.raises(Killed), killed_at("Publisher.adopt_together:before"):
+        publish_together(other_process(found), runs, "ana")
+    where.tables[PRODUCTS[1]].commit({**OLD, "2020-01-02": "live"})  # type: ignore[dict-item]
+    successor = dataclasses.replace(found, driver="here:2")
+    with pytest.raises(errors.TargetChanged):
+        publish_with_catch_up(successor, runs[0], "ana")
+    assert len(found.runs.list(open_only=False)) == len(runs)
+    assert {state_of(found, run) for run in runs} == {RunState.ACCEPTED}
 
 
 def test_a_catalog_without_such_commits_is_refused_before_anything() -> None:
