@@ -325,6 +325,11 @@ class Publisher(Protocol):
         """
         ...
 
+    @side_effect
+    def revert_together(self, requests: tuple[RevertRequest, ...]) -> tuple[CommitResult, ...]:
+        """Restore partitions of several tables by one commit, without any that is rewritten."""
+        ...
+
     def require_one_commit(self, targets: tuple[tuple[str, Scope], ...]) -> None:
         """Raise Unsupported unless one commit can change all of the tables in their scopes."""
         ...

@@ -91,10 +91,11 @@ class RepairCommands(ProjectBase):
         *,
         dry_run: bool = False,
     ) -> publications.RollbackTogetherResult:
-        """Move several pinned products back to their previous version by one commit."""
+        """Take several products, all pinned or all followed, back a version by one commit."""
         from lakehouse_backfill.core.cascade.visibility import require_whole_rollback
         from lakehouse_backfill.core.guards.outside.effect_log import messages_not_sent_again
         from lakehouse_backfill.core.publication import rollback
+        from lakehouse_backfill.core.publication.groups import rollbacks
         from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
         context = self.wiring.context
@@ -114,17 +115,15 @@ class RepairCommands(ProjectBase):
             return results.publications.RollbackTogetherResult(rolled_back=would)
         runs = {run for _, one in targets for run in (*one.runs_rolled_back, *one.runs_reinstated)}
         with self._pages.written_on_error(*sorted(runs)):
-            rows = rollback.rollback_together(
+            rows = rollbacks.rollback_together(
                 context, targets, require_valid_reason(reason), resolve_actor(by)
             )
         lost = {
             found.product: messages_not_sent_again(context, one.runs_reinstated)
             for found, one in targets
         }
-        done = tuple(
-            results.publications.RollbackResult.of_pointer(row, lost.get(row.product, ()))
-            for row in rows
-        )
+        of_pointer = results.publications.RollbackResult.of_pointer
+        done = tuple(of_pointer(row, lost.get(row.product, ())) for row in rows)
         linked = self._pages.add_links(
             results.publications.RollbackTogetherResult(rolled_back=done), *sorted(runs)
         )

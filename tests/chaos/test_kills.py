@@ -50,6 +50,7 @@ ELSEWHERE = {
     "Corrections.compensate": "only for correction events; killed in test_rollout_kills.py",
     "Publisher.carry": "only where a publication catches up; killed in test_catching_up.py",
     "Publisher.adopt_together": "only for several runs; killed in test_together_kills.py",
+    "Publisher.revert_together": "only for several products; killed in test_together_kills.py",
     "Publisher.swap_together": "only for several runs; killed in test_together_kills.py",
     "Shadows.evolve": "only with target.schema_change; killed in test_java_kills.py",
     "Shadows.create": "only where a catalog registers none; cut off in contract/test_building.py",

@@ -30,6 +30,7 @@ BEGINS = {
     ("pinned", "publish"): ("accepted", OLD, "Versions.move_all:before"),
     ("pinned", "rollback"): ("published", NEW, "Versions.move_all:before"),
     ("follow", "publish"): ("accepted", OLD, "Publisher.swap_together:committing"),
+    ("follow", "rollback"): ("published", NEW, "Publisher.swap_together:committing"),
 }
 
 
@@ -80,10 +81,9 @@ def _pair(folder: Path, kind: str) -> Pair:
     mode = "  publish_mode: pointer_swap\n" if kind == "pinned" else ""
     runs = tuple(lab.accepted_run(product, DAY, DAYS[2], mode) for product in PAIR)
     found = Pair(lab, kind, runs)
-    if kind == "pinned":
-        lab.must(*found.typed("publish"))
-        lab.save("published")
-        lab.must(*found.typed("rollback"))
+    lab.must(*found.typed("publish"))
+    lab.save("published")
+    lab.must(*found.typed("rollback"))
     lab.save("accepted")
     return found
 

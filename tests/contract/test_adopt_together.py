@@ -151,6 +151,28 @@ def test_what_had_landed_alone_is_left_as_it_is(pair: Kit) -> None:
     assert _values(pair) == NEW
 
 
+def test_both_tables_go_back_by_one_commit_or_none(
+    pair: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = _staged(pair)
+    swaps = pair.publisher.adopt_together(requests)
+    back = tuple(
+        pair.revert_request(swap, requests[0].scope, f"r{number}")
+        for number, swap in enumerate(swaps)
+    )
+    _around(monkeypatch, before=_lose_answer)
+    with pytest.raises(OutcomeUnknown):
+        pair.publisher.revert_together(back)
+    assert _values(pair) == NEW
+
+    done = pair.publisher.revert_together(back)
+
+    assert _values(pair) == OLD
+    assert [swap.snapshot_id for swap in done] == [pair.head(name) for name in TABLES]
+    again = pair.publisher.revert_together(back)
+    assert [swap.snapshot_id for swap in again] == [swap.snapshot_id for swap in done]
+
+
 def test_a_live_writer_that_keeps_winning_is_said_so(
     pair: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

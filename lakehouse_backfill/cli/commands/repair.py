@@ -23,7 +23,7 @@ def rollback(
     products: Annotated[
         list[str],
         typer.Argument(
-            metavar="PRODUCT…", help="The product, or a cascade; several pinned ones go together."
+            metavar="PRODUCT…", help="The product, or a cascade; several go back by one commit."
         ),
     ],
     reason: ReasonOption,
@@ -40,7 +40,7 @@ def rollback(
     """Go back to an accepted output version.
 
     Only the partitions of the restatement go back; later live commits in other partitions are
-    kept. Several pinned products go back to their previous version by one commit.
+    kept. Several products, all pinned or all followed, go back a version by one commit.
 
     Examples:
       lakehouse-backfill rollback silver.orders --reason "wrong rates" --dry-run

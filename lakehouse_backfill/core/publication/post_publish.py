@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication import rollback
+from lakehouse_backfill.core.publication.groups import rollbacks
 from lakehouse_backfill.core.publication.notice import record_notice
 from lakehouse_backfill.core.runs import gate_registry, hooks
 from lakehouse_backfill.core.runs.context import Context
@@ -217,7 +218,7 @@ def _roll_back_publication(
     reason = f"checks after publish failed: {names}"
     group = rollback.publication_group(context, plan.run_id)
     if group:
-        rollback.roll_back_group(context, group, reason, by)
+        rollbacks.roll_back_group(context, group, reason, by)
         return
     version, labels = row.supersedes, tuple[str, ...]()
     if steps.is_stepwise(plan):

@@ -1,4 +1,4 @@
-"""Rollback of one product to an accepted version, or of several pinned products by one commit (U2).
+"""Rollback of one product to an accepted version.
 
 A rollback keeps all live commits in other partitions.
 """
@@ -126,7 +126,7 @@ def apply_rollback(
     After failed checks of a publication, which asked the anchor, no dead anchor may keep its rows.
     """
     require_rollback_allowed(context, contract, way)
-    act = _Rollback(context, contract, way, reason, by)
+    act = Rollback(context, contract, way, reason, by)
     draft = act.draft()
     act.replace_unsigned(draft)
     row = act.reserve(draft)
@@ -165,7 +165,7 @@ def call_after_rollback_hooks(context: Context, row: Publication) -> None:
 
 
 @dataclass(frozen=True)
-class _Rollback:
+class Rollback:
     """The rollback of one product to a target."""
 
     context: Context
@@ -285,21 +285,23 @@ class _Rollback:
         if context.publisher.find(contract.table, row.token) is None:
             way = rollback_content.plan_rewrites(context, contract, way)
             rewritten = rollback_content.write_rollback_shadow(context, way, row)
-        return context.publisher.revert(
-            RevertRequest(
-                target=contract.table,
-                scope=way.scope,
-                restores=way.restores,
-                token=row.token,
-                tags=row.tags,
-                properties={
-                    "lakehouse-backfill.rollback-to": str(way.version),
-                    "lakehouse-backfill.reason": row.reason,
-                    MODE_PROPERTY: context.mode_of(way.run_id),
-                    **signers.binding_mark(context.profile, contract.table),
-                },
-                rewritten=rewritten,
-            )
+        request = replace(self, way=way).revert_request(row)
+        return context.publisher.revert(request.model_copy(update={"rewritten": rewritten}))
+
+    def revert_request(self, row: Publication) -> RevertRequest:
+        """Ask for the earlier contents of the partitions, without those that are rewritten."""
+        return RevertRequest(
+            target=self.contract.table,
+            scope=self.way.scope,
+            restores=self.way.restores,
+            token=row.token,
+            tags=row.tags,
+            properties={
+                "lakehouse-backfill.rollback-to": str(self.way.version),
+                "lakehouse-backfill.reason": row.reason,
+                MODE_PROPERTY: self.context.mode_of(self.way.run_id),
+                **signers.binding_mark(self.context.profile, self.contract.table),
+            },
         )
 
     def pointer_only_swap(self) -> CommitResult:
@@ -385,64 +387,3 @@ def publication_group(context: Context, run_id: str) -> tuple[str, ...]:
     """Return the runs that are published together with a run; empty when it is published alone."""
     events = [event for event in context.runs.events(run_id) if event.verb == "begin publishing"]
     return tuple(events[-1].detail.get(GROUP_DETAIL, ())) if events else ()
-
-
-def rollback_together(
-    context: Context, ways: tuple[tuple[Contract, RollbackTarget], ...], reason: str, by: str
-) -> tuple[Publication, ...]:
-    """Move the pointers of several pinned products back by one commit.
-
-    Raises Unsupported for a product that is followed, PointerMoved when one of the pointers moved.
-    """
-    for contract, way in ways:
-        require_kept_history(context, contract.product, way)
-    return _move_back_together(context, ways, reason, by)
-
-
-def _move_back_together(
-    context: Context, ways: tuple[tuple[Contract, RollbackTarget], ...], reason: str, by: str
-) -> tuple[Publication, ...]:
-    for contract, way in ways:
-        roles.require_role(contract, "rollback", by, context.profile.environment)
-        if contract.publication != "pinned" or way.is_partial:
-            raise Unsupported(
-                f"{contract.product} cannot go back together with others: its table is restored "
-                "by a commit of its own",
-                fix=f"lakehouse-backfill rollback {contract.product} --reason TEXT",
-            )
-        signatures.require_rollback_allowed(context, contract.product, way)
-    acts = {
-        contract.product: _Rollback(context, contract, way, reason, by) for contract, way in ways
-    }
-    rows = {}
-    for product, act in acts.items():
-        swap = act.pointer_only_swap()
-        rows[product] = act.signed(reserve.with_swap(act.draft(), swap, "rollback"))
-
-    def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
-        for product, act in acts.items():
-            act.require_current_target(pointers[product])
-        return tuple(rows.values())
-
-    moved = reserve.when_pointers_are_free(context, tuple(rows), decide)
-    for product, act in acts.items():
-        act.follow_up(rows[product])
-    return tuple(moved[product].accepted or row for product, row in rows.items())
-
-
-def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: str) -> None:
-    """Roll back what was published together; products whose pointer moved on stay.
-
-    Pinned products go back by one commit, followed ones by a commit each.
-    """
-    targets = []
-    for plan in (context.runs.plan(run_id) for run_id in group):
-        row = context.versions.pointer(plan.product).accepted
-        if row is not None and (row.run_id, row.action) == (plan.run_id, "publish"):
-            target = plan_rollback(context, plan.product, row.supersedes, ())
-            targets.append((plan.resolved.contract, target))
-    if all(contract.publication == "pinned" for contract, _ in targets):
-        _move_back_together(context, tuple(targets), reason, by)
-        return
-    for contract, target in targets:
-        apply_rollback(context, contract, target, reason, by)

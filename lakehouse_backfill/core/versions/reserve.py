@@ -67,7 +67,7 @@ def reserve_versions(
     moved = when_pointers_are_free(
         context, tuple(wanted), decide, lambda pending: pending.run_id in run_ids
     )
-    return {product: _require_pending(product, one) for product, one in moved.items()}
+    return {product: require_pending(product, one) for product, one in moved.items()}
 
 
 def _reservation(
@@ -151,10 +151,11 @@ def when_pointer_is_free(
     def move() -> dict[str, Pointer]:
         return {product: context.versions.move(product, when_free)}
 
-    return _require_pending(product, _retry_until_free(context, move, is_mine)[product])
+    return require_pending(product, _retry_until_free(context, move, is_mine)[product])
 
 
-def _require_pending(product: str, moved: Pointer) -> Publication:
+def require_pending(product: str, moved: Pointer) -> Publication:
+    """Return the reserved row; raises OutcomeUnknown when the pointer has none."""
     pending = moved.pending
     if pending is None:
         raise errors.OutcomeUnknown(

@@ -360,6 +360,14 @@ class FakeLake:
         self.calls.append("adopt together")
         return tuple(self.adopt(request) for request in requests)
 
+    def revert_together(self, requests: tuple[RevertRequest, ...]) -> tuple[CommitResult, ...]:
+        self.require_one_commit(tuple((one.target, one.scope) for one in requests))
+        for request in requests:
+            if self.find(request.target, request.token) is None:
+                self.preview(request)
+        self.calls.append("revert together")
+        return tuple(self.revert(request) for request in requests)
+
     def require_one_commit(self, targets: tuple[tuple[str, Scope], ...]) -> None:
         if self.not_together:
             raise Unsupported(f"{targets[0][0]} cannot go together: {self.not_together}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -64,6 +65,7 @@ _READ_WORDING = ErrorWording(
     "read as accepted", "the table holds later live writes", "restate it again"
 )
 
+RequestT = TypeVar("RequestT", AdoptRequest, RevertRequest)
 #: Makes the swap of a request for its target as it was loaded.
 _SwapPlanner = Callable[[Table, ManifestCache, SwapCommitter | None], Swap]
 
@@ -105,20 +107,38 @@ class IcebergPublisher(Publisher):
         What has landed by its token is left out. Raises what `adopt` raises, and Unsupported where
         the catalog, or one of the tables, takes no such commit; then nothing is written.
         """
+        return self._swap_together(
+            requests,
+            lambda request, target, cache: self._candidate(request, cache).swap(target),
+        )
+
+    def revert_together(self, requests: tuple[RevertRequest, ...]) -> tuple[CommitResult, ...]:
+        """Restore partitions of several tables by one commit; otherwise as `adopt_together`."""
+        return self._swap_together(
+            requests,
+            lambda request, target, cache: _revert_swap(
+                request, target, cache, self._candidate, None
+            ),
+        )
+
+    def _swap_together(
+        self,
+        requests: tuple[RequestT, ...],
+        plan: Callable[[RequestT, Table, ManifestCache], Swap],
+    ) -> tuple[CommitResult, ...]:
         self.require_one_commit(tuple((request.target, request.scope) for request in requests))
         started, cache = time.monotonic(), ManifestCache()
         swaps = []
         for request in requests:
             target = catalogs.load_table(self._catalog, request.target)
-            with catalogs.translate_errors():
-                swap = self._candidate(request, cache).swap(target)
-            swaps.append(SwapAttempts(swap, cache))
-        landed = multi_table.run_swaps(self._catalog, self._budget_s, swaps)
+            if metadata.find_publication_snapshot(target.metadata, request.token) is None:
+                with catalogs.translate_errors():
+                    swaps.append(SwapAttempts(plan(request, target, cache), cache))
+        if swaps:
+            multi_table.run_swaps(self._catalog, self._budget_s, swaps)
         seconds = time.monotonic() - started
-        return tuple(
-            read_commit_result(request.target, snapshot, seconds)
-            for request, snapshot in zip(requests, landed, strict=True)
-        )
+        found = [self.find(request.target, request.token) for request in requests]
+        return tuple(one.model_copy(update={"seconds": seconds}) for one in found if one)
 
     def require_one_commit(self, targets: tuple[tuple[str, Scope], ...]) -> None:
         """Raise Unsupported unless one commit can change all of the tables."""

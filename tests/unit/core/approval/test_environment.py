@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.publication.groups.rollbacks import rollback_together
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback, rollback_together
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.signers import require_bound_environment, signed_environment
 from lakehouse_backfill.core.versions.reserve import sign_row

@@ -14,6 +14,7 @@ from lakehouse_backfill.core.cascade.plan import Cascade
 from lakehouse_backfill.core.cascade.visibility import require_whole_rollback
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.publication import rollback
+from lakehouse_backfill.core.publication.groups import rollbacks
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.retention.maintain import gather_facts
@@ -43,7 +44,7 @@ def ways(world: World, *products: str) -> dict[str, RollbackTarget]:
 
 def roll_back(world: World, *products: str) -> None:
     contracts = ((world.contracts[one], way) for one, way in ways(world, *products).items())
-    rollback.rollback_together(world.context, tuple(contracts), "wrong", "ana")
+    rollbacks.rollback_together(world.context, tuple(contracts), "wrong", "ana")
 
 
 def published() -> tuple[World, Cascade]:

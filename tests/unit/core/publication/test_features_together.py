@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.publication.groups.rollbacks import rollback_together
 from lakehouse_backfill.core.publication.publish import (
     publish,
     publish_together,
     publish_with_catch_up,
 )
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback, rollback_together
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.run import RunState

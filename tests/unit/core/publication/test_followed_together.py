@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.core.publication.groups.rollbacks import rollback_together
 from lakehouse_backfill.core.publication.publish import (
     publish,
     publish_together,
     publish_with_catch_up,
 )
 from lakehouse_backfill.core.publication.recover import recover
+from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.tables.commits import AdoptRequest, CommitResult
 from tests.support.fakes.context import contract, declared
@@ -55,6 +58,11 @@ def _world(**terms: Any) -> tuple[FakeLake, Context, tuple[str, ...]]:
     return where, found, tuple(_accepted(found, product, **terms) for product in PRODUCTS)
 
 
+def _live_commit(where: FakeLake) -> None:
+    table = where.tables[PRODUCTS[1]]
+    table.commit({**table.content(table.head), "2020-01-02": frozenset({"live"})})
+
+
 def _heads(where: FakeLake) -> list[int]:
     return [where.tables[product].head or 0 for product in PRODUCTS]
 
@@ -88,7 +96,7 @@ def test_all_tables_change_by_one_commit() -> None:
 
 def test_a_live_commit_in_one_of_them_keeps_all_back() -> None:
     where, found, runs = _world(hooks=HOOKS)
-    where.tables[PRODUCTS[1]].commit({**OLD, "2020-01-02": "live"})  # type: ignore[dict-item]
+    _live_commit(where)
     before = _heads(where)
     with pytest.raises(errors.TargetChanged):
         publish_together(found, runs, "ana")
@@ -110,7 +118,7 @@ def test_an_interrupted_group_is_not_followed_by_revisions() -> None:
     runs = tuple(_accepted(found, product, safety=follows) for product in PRODUCTS)
     with pytest.raises(Killed), killed_at("Publisher.adopt_together:before"):
         publish_together(other_process(found), runs, "ana")
-    where.tables[PRODUCTS[1]].commit({**OLD, "2020-01-02": "live"})  # type: ignore[dict-item]
+    _live_commit(where)
     successor = dataclasses.replace(found, driver="here:2")
     with pytest.raises(errors.TargetChanged):
         publish_with_catch_up(successor, runs[0], "ana")
@@ -159,6 +167,69 @@ def test_after_a_kill_anywhere_all_tables_changed_or_none(moment: int) -> None:
     assert recover(successor, None, "ana") == ()
     publish_together(successor, runs, "ana")
     _require_published(where, found, runs)
+
+
+def _back(found: Context) -> tuple[Publication, ...]:
+    ways = tuple(
+        (
+            contract(product=name, table=name, publication="follow"),
+            plan_rollback(found, name, 0, ()),
+        )
+        for name in PRODUCTS
+    )
+    return rollback_together(found, ways, "wrong", "ana")
+
+
+def _require_back(where: FakeLake, found: Context, runs: tuple[str, ...]) -> None:
+    assert _heads(where) == [3, 3, 3]
+    contents = [where.tables[product].content(3) for product in PRODUCTS]
+    assert contents == [where.tables[product].content(1) for product in PRODUCTS]
+    assert {state_of(found, run) for run in runs} == {RunState.ROLLED_BACK}
+    assert found.versions.pending() == ()
+
+
+def test_all_go_back_by_one_commit() -> None:
+    where, found, runs = _world()
+    publish_together(found, runs, "ana")
+    rows = _back(found)
+    assert where.calls.count("revert together") == 1
+    assert [(row.action, row.version) for row in rows] == [("rollback", 0)] * 3
+    _require_back(where, found, runs)
+
+
+def test_a_live_commit_in_one_of_them_keeps_all_where_they_are() -> None:
+    where, found, runs = _world()
+    publish_together(found, runs, "ana")
+    _live_commit(where)
+    with pytest.raises(errors.TargetChanged):
+        _back(found)
+    assert _heads(where) == [2, 3, 2]
+    assert found.versions.pending() == ()
+    assert {state_of(found, run) for run in runs} == {RunState.PUBLISHED}
+
+
+def test_what_has_to_be_rewritten_goes_back_alone() -> None:
+    where, found, runs = _world()
+    publish_together(found, runs, "ana")
+    where.must_rewrite = {"2020-01-02"}
+    with pytest.raises(errors.Unsupported, match="2020-01-02 have to be rewritten"):
+        _back(found)
+    assert found.versions.pending() == ()
+
+
+@pytest.mark.parametrize("moment", range(1, 30))
+def test_after_a_kill_anywhere_all_go_back(moment: int) -> None:
+    where, found, runs = _world()
+    publish_together(found, runs, "ana")
+    with suppress(Killed), killed_at(moment):
+        _back(other_process(found))
+    assert _heads(where) in ([2, 2, 2], [3, 3, 3])
+    successor = dataclasses.replace(found, driver="here:2")
+    recover(successor, None, "ana")
+    assert recover(successor, None, "ana") == ()
+    if _heads(where) == [2, 2, 2]:
+        _back(successor)
+    _require_back(where, found, runs)
 
 
 class _HalfCatalog:

@@ -10,9 +10,10 @@ import pytest
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.publication.groups.rollbacks import rollback_together
 from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback_together
+from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.run import RunState
