@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.ratios import Ratio, report, seconds
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.publication import Publication

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def replay_ports(wiring: Adapters, store: EventStoreDeclaration) -> ReplayPorts:
     """Make the ports of a replay."""
-    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
     from lakehouse_backfill.adapters.iceberg.control.replays import IcebergReplayLedger
+    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
     from lakehouse_backfill.adapters.iceberg.landing.handler_tables import IcebergHandlerTables
     from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
     from lakehouse_backfill.adapters.local.event_reader import IcebergEventReader
@@ -42,8 +42,8 @@ def replay_ports(wiring: Adapters, store: EventStoreDeclaration) -> ReplayPorts:
 
 def topic_replay_ports(wiring: Adapters) -> TopicReplayPorts:
     """Make the ports of a replay into a topic, which gets payloads as they are stored."""
-    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
     from lakehouse_backfill.adapters.iceberg.control.replays import IcebergReplayLedger
+    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
     from lakehouse_backfill.adapters.local.event_reader import IcebergEventReader
     from lakehouse_backfill.adapters.sources.kafka.event_topics import KafkaEventTopics
     from lakehouse_backfill.adapters.system.journal import JsonJournal

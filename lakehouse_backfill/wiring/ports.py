@@ -32,7 +32,7 @@ from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.wiring import places
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
     from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
     from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
     from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
@@ -202,7 +202,7 @@ class _Control:
 
     @cached_property
     def _tables(self) -> ControlTables:
-        from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+        from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 
         return ControlTables(self.wiring.catalog, self.wiring.profile.control_namespace)
 

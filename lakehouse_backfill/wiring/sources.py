@@ -33,7 +33,7 @@ def landing_ports(
     unless the command only `looks`.
     """
     from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
-    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
     from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
     from lakehouse_backfill.adapters.system.journal import JsonJournal
     from lakehouse_backfill.adapters.system.process import SystemClock
@@ -69,7 +69,7 @@ def record_accepted_files(wiring: Adapters, runs: Iterable[str]) -> None:
     if not files:
         return
     from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
-    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
     from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
     from lakehouse_backfill.core.landing.accepted import name_accepted_run
     from lakehouse_backfill.core.planning.inputs.read_windows import input_row_ranges

@@ -26,13 +26,9 @@ from pyiceberg.types import StringType
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.control import advisory_lock, log_files, schemas
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-from lakehouse_backfill.adapters.iceberg.control.log import (
-    ControlLog,
-    ControlTables,
-    LogAppend,
-    LogHead,
-)
+from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.lakes.catalogs import Commit, TroubledCatalog, troubled
 from tests.support.lakes.control import begun
@@ -519,7 +515,7 @@ import os, sys
 from pathlib import Path
 import pyarrow.parquet
 from lakehouse_backfill.adapters.iceberg.control import schemas
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from tests.support.lakes.catalogs import catalog_of
 
 log = ControlTables(catalog_of(Path(sys.argv[1])), sys.argv[2]).log(schemas.PROCESSED_EVENT)

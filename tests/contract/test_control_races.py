@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import RunState

@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.schemas import FILE_FINGERPRINT
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
 from lakehouse_backfill.domain.comparison.checksums import Checksum, FileBytes, FileFingerprint
 from lakehouse_backfill.errors import NotFound, Tampered

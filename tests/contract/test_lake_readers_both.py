@@ -9,8 +9,8 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.system.hooks import LocalHooks
 from lakehouse_backfill.domain.catch_up import CarryRequest, Erasure, ExcludedRows, TableState
 from lakehouse_backfill.domain.guards.outside import Hook

@@ -12,12 +12,12 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.log_files import (
     COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
 )
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState

@@ -12,12 +12,8 @@ from pyiceberg.catalog import Catalog
 
 from benchmarks import cascade as many
 from lakehouse_backfill.adapters.iceberg.control import schemas
-from lakehouse_backfill.adapters.iceberg.control.log import (
-    ControlLog,
-    ControlTables,
-    LogAppend,
-    LogHead,
-)
+from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.metadata import ReadView, one_view, view_of
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.project import Project

@@ -8,8 +8,8 @@ import pytest
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import BucketTransform
 
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.replays import IcebergReplayLedger
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.landing.handler_tables import IcebergHandlerTables
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.local.event_reader import IcebergEventReader

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring

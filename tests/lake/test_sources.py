@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.domain.sources.landings import FileDelivery
 from tests.support.sources.api import SECRET, VARIABLE, Vendor, serving

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.adapters.iceberg.metadata import (
     BUILT_BECAUSE_PROPERTY,

@@ -12,7 +12,7 @@ from lakehouse_backfill.adapters.iceberg.control.advisory_lock import (
     PostgresAdvisoryLock,
     choose_advisory_lock,
 )
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import PRODUCT, a_row, bare

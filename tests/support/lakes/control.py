@@ -8,8 +8,8 @@ from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.lifecycle import next_event

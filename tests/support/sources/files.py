@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.domain.sources.landings import FileDelivery
 from lakehouse_backfill.project import Project
 from tests.support.sources.case import Row, new_project

@@ -13,9 +13,9 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
 from lakehouse_backfill.adapters.iceberg.control import schemas
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_rows, reachable_paths
 from lakehouse_backfill.adapters.iceberg.control.runs import read_event_chains, read_seal
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import read_products
 from lakehouse_backfill.adapters.iceberg.rest.vended_files import plain_files
 from lakehouse_backfill.core.runs import event_log

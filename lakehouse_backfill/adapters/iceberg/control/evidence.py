@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.log_files import FilterValue
 from lakehouse_backfill.adapters.iceberg.control.runs import require_not_fenced
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
@@ -15,6 +15,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     FILE_FINGERPRINT,
     PIN_LEASE,
 )
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.runs.event_log import matches_digest, open_document
 from lakehouse_backfill.domain.comparison.checksums import Checksum, FileFingerprint

@@ -5,8 +5,9 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import FILE_IMPORT_LEDGER
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.domain.sources.landings import FileDelivery
 
 

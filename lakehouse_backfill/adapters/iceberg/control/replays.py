@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import PROCESSED_EVENT, REPLAY_JOB
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.events import ProcessedEvent, ReplayJob, ReplayState
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
@@ -26,6 +26,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     REJECT_RECORD,
     RUN_EVENT,
 )
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.runs.event_log import open_plan

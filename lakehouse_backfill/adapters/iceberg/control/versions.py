@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import ControlTables, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.runs import require_not_fenced
 from lakehouse_backfill.adapters.iceberg.control.schemas import ACCEPTED_OUTPUT_VERSION
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.domain import publication as rules
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Pointer, Publication
