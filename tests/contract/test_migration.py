@@ -26,7 +26,6 @@ from tests.support.oracles import row_hash as oracle
 from tests.support.sources.migration import NEWEST, MigrationCase, trip
 
 LEAVE_OUT = "bad_parts: leave_out\n"
-SMALL_STEPS = "files_per_commit: 2\n"
 
 
 def mixed(case: MigrationCase) -> None:
