@@ -26,6 +26,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ
@@ -61,7 +62,7 @@ class _CachingTransaction(Transaction):
     """A transaction that computes its metadata once per update.
 
     PyIceberg's own makes a deep copy of the whole metadata at each access, 15 times in one append:
-    half of the time of a pointer move.
+    half of the time of a pointer move. Before the first update it is the table's own.
     """
 
     _cached_metadata: tuple[Any, TableMetadata] | None = None
@@ -69,6 +70,8 @@ class _CachingTransaction(Transaction):
     @property
     def table_metadata(self) -> TableMetadata:
         """The table's metadata with the updates so far; read-only."""
+        if not self._updates:
+            return self._table.metadata
         if self._cached_metadata is None or self._cached_metadata[0] is not self._updates:
             self._cached_metadata = (self._updates, super().table_metadata)
         return self._cached_metadata[1]
@@ -141,31 +144,28 @@ def _append_rows(transaction: Transaction, table: Table, new: pa.Table) -> None:
 def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) -> list[str] | None:
     """Replace the small files by one that also holds the new rows, in the same snapshot.
 
-    Return the paths of the data files and manifests that it replaced; None if there was nothing to
-    compact.
+    A table with partitions or delete files is not compacted. Return the paths of the data files and
+    manifests that it replaced; None if there was nothing to compact.
     """
     import pyarrow as pa
 
-    tasks = [
-        task
-        for task in table.scan().plan_files()
-        if task.file.file_size_in_bytes < COMPACT_BELOW_BYTES and not task.delete_files
-    ]
-    if len(tasks) + bool(new.num_rows) < 2:
+    head = table.current_snapshot()
+    files = _matching_files(table, AlwaysTrue()) or ()
+    small = [file for file in files if file.file_size_in_bytes < COMPACT_BELOW_BYTES]
+    if head is None or len(small) + bool(new.num_rows) < 2:
         _append_rows(transaction, table, new)
         return None
-    head = table.current_snapshot()
-    manifests = head.manifests(table.io) if head else []
-    old = [_read_whole_file(table, task.file) for task in tasks]
+    manifests = _manifests(table, head)
+    old = [_read_whole_file(table, file) for file in small]
     rows = pa.concat_tables([*old, new]).sort_by(LOG_SEQ)
     with transaction.update_snapshot().overwrite() as producer:
         # Without a predicate PyIceberg does not read manifests of unpartitioned tables.
         producer.delete_by_predicate(AlwaysTrue())
-        for task in tasks:
-            producer.delete_data_file(task.file)
+        for file in small:
+            producer.delete_data_file(file)
         for file in _write_data_files(table, rows):
             producer.append_data_file(file)
-    return [*(task.file.file_path for task in tasks), *(one.manifest_path for one in manifests)]
+    return [*(file.file_path for file in small), *(one.manifest_path for one in manifests)]
 
 
 def _write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
@@ -255,12 +255,15 @@ def reachable_paths(table: Table) -> set[str]:
     """Return all paths that the metadata leads to: older metadata files, manifests, data files."""
     metadata = table.metadata
     paths = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
-    for snapshot in metadata.snapshots:
-        paths.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            paths.add(manifest.manifest_path)
-            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            paths.update(entry.data_file.file_path for entry in entries)
+    # Snapshots have most manifests in common.
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in metadata.snapshots
+        for manifest in _manifests(table, snapshot)
+    }
+    paths.update(snapshot.manifest_list for snapshot in metadata.snapshots)
+    for path, manifest in manifests.items():
+        paths |= {path, *(file.file_path for file in _live_data_files(table.io, manifest))}
     return paths
 
 
@@ -390,17 +393,19 @@ def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | N
     snapshot = table.current_snapshot()
     if snapshot is None:
         return []
-    manifests = _MANIFEST_LISTS.get(
-        snapshot.manifest_list, lambda: tuple(read_manifest_list(table.io, snapshot.manifest_list))
-    )
     may_hold = _InclusiveMetricsEvaluator(table.schema(), rows).eval
     files: list[DataFile] = []
-    for manifest in manifests:
+    for manifest in _manifests(table, snapshot):
         is_partitioned = not table.specs()[manifest.partition_spec_id].is_unpartitioned()
         if is_partitioned or manifest.content != ManifestContent.DATA:
             return None
         files += [file for file in _live_data_files(table.io, manifest) if may_hold(file)]
     return files
+
+
+def _manifests(table: Table, snapshot: Snapshot) -> tuple[ManifestFile, ...]:
+    path = snapshot.manifest_list
+    return _MANIFEST_LISTS.get(path, lambda: tuple(read_manifest_list(table.io, path)))
 
 
 def _live_data_files(io: FileIO, manifest: ManifestFile) -> tuple[DataFile, ...]:
