@@ -74,7 +74,7 @@ class Catalogs:
         server: Rest = self._request.getfixturevalue("rest")
         store: Seaweed = self._request.getfixturevalue("seaweed")
         place = server.folder / self._name
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         (place / "filer").write_text(store.filer, encoding="utf-8")
         self.door = Door(store, lasts_s)
         self._undo.append(self.door.__enter__().__exit__)

@@ -6,16 +6,20 @@ import json
 import random
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from typing_extensions import Self
 
 from tests.stack.passing import Answer, Passing, PassingHandler
 
 UNREGISTER = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/unregister"
+
+#: Where clients log in.
+TOKENS = "/v1/oauth/tokens"
 
 
 @dataclass
@@ -24,7 +28,7 @@ class Fault:
 
     `when`: the server never sees the request (before), or does its work and the answer is lost
     (after). `status`: what is answered then; None: the connection is closed without an answer.
-    `since`: nothing happens until that fault was met.
+    `since`: nothing happens until that fault was met. `answer`: the body, in place of an error.
     """
 
     method: str
@@ -40,6 +44,7 @@ class Fault:
     kind: str = "FaultProxy"
     headers: Mapping[str, str] = field(default_factory=dict)
     chance: float = 1.0
+    answer: str = ""
 
     def matches(self, method: str, path: str, body: bytes, chance: random.Random) -> bool:
         text = body.decode("utf-8", "replace")
@@ -57,7 +62,8 @@ class Proxy(Passing):
     idempotency keys of the changes, in their order. `knows_unregister`: offers that endpoint, by a
     drop upstream, which keeps the files. `rights_of` names the rights that a request needs: those
     in `used` were needed; with `allowed` all others are answered by 403. `vends` gives an answer
-    about a table with credentials for it, to those who ask for that.
+    about a table with credentials for it, to those who ask for that. With `clients`, secrets by
+    name, it logs them in (OAuth2), and only `issued` tokens are let through.
     """
 
     upstream: str
@@ -71,6 +77,8 @@ class Proxy(Passing):
     allowed: frozenset[str] | None = None
     used: set[str] = field(default_factory=set)
     vends: Callable[[bytes], bytes] | None = None
+    clients: Mapping[str, str] = field(default_factory=dict)
+    issued: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -109,6 +117,21 @@ class Proxy(Passing):
         missing = ", ".join(sorted(needed - self.allowed))
         return {"message": f"no right: {missing}", "type": "ForbiddenException", "code": 403}
 
+    def login(self, path: str, token: str, body: bytes) -> tuple[int, dict[str, object]] | None:
+        """Give the answer to who logs in, or has not; None for all that is let through."""
+        if not self.clients:
+            return None
+        if path.endswith(TOKENS):
+            form = {name: texts[0] for name, texts in parse_qs(body.decode()).items()}
+            if self.clients.get(form.get("client_id", "")) != form.get("client_secret"):
+                return 401, {"error": "invalid_client", "error_description": "nobody known"}
+            self.issued.append(f"issued-{uuid.uuid4().hex}")
+            return 200, {"access_token": self.issued[-1], "token_type": "bearer"}
+        if token.removeprefix("Bearer ") in self.issued:
+            return None
+        error = {"message": "not logged in", "type": "NotAuthorizedException", "code": 401}
+        return 401, {"error": error}
+
     def config(self, answer: bytes) -> bytes:
         """Give the answer to `/v1/config` with what the proxy announces beside it."""
         words = {**json.loads(answer), **self.announces}
@@ -138,16 +161,21 @@ class _ProxyHandler(PassingHandler):
             return None
         words = {"message": "made up", "type": fault.kind, "code": fault.status}
         headers = {"Content-Type": "application/json", **fault.headers}
-        return self.send(fault.status, headers, _json(words))
+        return self.send(fault.status, headers, fault.answer.encode() or _json(words))
 
     def _pass_on(self, body: bytes) -> None:
+        login = self.proxy.login(self.path, self.headers.get("Authorization", ""), body)
+        if login is not None:
+            return self.send(
+                login[0], {"Content-Type": "application/json"}, json.dumps(login[1]).encode()
+            )
         status, headers, answer = self._ask(body)
         self.proxy.asked.append((self.command, self.path, status))
         if urlsplit(self.path).path.endswith("/v1/config"):
             answer = self.proxy.config(answer)
         elif self.proxy.vends and self._asks_for_credentials(answer):
             answer = self.proxy.vends(answer)
-        self.send(status, headers, answer)
+        return self.send(status, headers, answer)
 
     def _asks_for_credentials(self, answer: bytes) -> bool:
         wanted = self.headers.get("X-Iceberg-Access-Delegation", "")

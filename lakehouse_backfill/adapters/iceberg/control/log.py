@@ -327,23 +327,14 @@ class _Retry(Generic[T]):
         return None
 
     def pause(self) -> None:
-        """Wait a little longer than the last time; raises when the time is up.
-
-        Commits that lost a race are tried again a few times also then.
-        """
+        """Wait a little longer than the last time; raises when time and attempts are used up."""
         self._attempts += 1
-        if time.monotonic() >= self._deadline and not self._may_repeat():
-            raise self._final_error() from self.last_error
+        error = self._final_error()
+        is_new = isinstance(error, errors.TooBusy) and self._attempts < catalogs.LEAST_ATTEMPTS
+        if time.monotonic() >= self._deadline and not is_new:
+            raise error from self.last_error
         max_pause_s = min(0.02 * self._attempts, 0.5)
         time.sleep(random.uniform(0, max_pause_s))  # noqa: S311 (jitter, not a secret)
-
-    def _may_repeat(self) -> bool:
-        """Return whether too few attempts were made to say that others kept winning."""
-        error = self.last_error
-        if error is None or self.is_unknown or self._attempts >= catalogs.LEAST_ATTEMPTS:
-            return False
-        # Who waits for SQLite's lock has waited 30 s each time.
-        return catalogs.is_lost_race(error) and not catalogs.is_sqlite_locked(error)
 
     def _final_error(self) -> errors.BackfillError:
         error = self.last_error

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from io import BytesIO
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, quote_plus, urlsplit
 from uuid import UUID
 
 from requests import PreparedRequest, Response
@@ -139,6 +140,74 @@ class RequestSender(BaseAdapter):
         if sent.count == 0:
             sent.end = now + min(PATIENCE_S, lifetime_s or PATIENCE_S)
         return sent
+
+
+class SecretFilter(BaseAdapter):
+    """Takes the secrets of a request out of the answer to it, before an error shows the answer.
+
+    Servers, and proxies before them, quote what they were asked. Of a login that gives no
+    `access_token` the whole answer is left out, as what it has may be one.
+    """
+
+    def __init__(self, through: BaseAdapter) -> None:
+        """Wrap `through`, which sends."""
+        super().__init__()
+        self._through = through
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._through.close()
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        """Send the request once; return the answer, with its texts of secrets replaced."""
+        response = self._through.send(request, *args, **kwargs)
+        form = _form(request)
+        text: str | None = None
+        if not response.ok:
+            text = response.text
+            for secret in _secrets_of(request, form):
+                text = text.replace(secret, "***")
+        elif "grant_type" in form and not _gives_token(response):
+            text = "{}"
+        return response if text is None else _with_text(response, text)
+
+
+_SECRET_FIELDS = ("client_secret", "subject_token", "actor_token", "refresh_token", "assertion")
+
+
+def _form(request: PreparedRequest) -> dict[str, list[str]]:
+    """Read the fields of a form; none of any other body."""
+    is_form = "x-www-form-urlencoded" in str(request.headers.get("Content-Type", ""))
+    body = request.body
+    if not is_form or not body:
+        return {}
+    return parse_qs(body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body))
+
+
+def _secrets_of(request: PreparedRequest, form: dict[str, list[str]]) -> list[str]:
+    """List what proves in the request who asks, as it is and as it was sent; the longest first."""
+    given = [text for name in _SECRET_FIELDS for text in form.get(name, ())]
+    given.append(str(request.headers.get("Authorization", "")).rpartition(" ")[2])
+    return sorted({*given, *map(quote_plus, given)} - {""}, key=len, reverse=True)
+
+
+def _with_text(response: Response, text: str) -> Response:
+    """Return the answer with another body."""
+    made = Response()
+    made.status_code, made.reason, made.url = response.status_code, response.reason, response.url
+    made.request, made.encoding = response.request, "utf-8"
+    made.headers = response.headers.copy()
+    made.headers.pop("Content-Encoding", None)
+    made.raw = BytesIO(text.encode())
+    response.close()
+    return made
+
+
+def _gives_token(response: Response) -> bool:
+    try:
+        return isinstance(response.json()["access_token"], str)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 _SENT = "lakehouse_backfill_sendings"

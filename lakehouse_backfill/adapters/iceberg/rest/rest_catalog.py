@@ -32,6 +32,7 @@ from lakehouse_backfill.adapters.iceberg.rest.answers import (
 from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
     Idempotency,
     RequestSender,
+    SecretFilter,
     was_put_off,
     was_sent_again,
 )
@@ -43,6 +44,7 @@ from lakehouse_backfill.adapters.iceberg.rest.vended_files import (
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.rest import TableResponse
+    from pyiceberg.catalog.rest.auth import AuthManager
     from pyiceberg.table import CommitTableResponse, Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from requests import Response, Session
@@ -160,6 +162,12 @@ class ResendingRestCatalog(RestCatalog):
         own._session = copy(self._session)
         own._session.headers = self._session.headers.copy()
         return own
+
+    def _create_legacy_oauth2_auth_manager(self, session: Session) -> AuthManager:
+        """Log in; from here on no answer tells what was sent to prove who asks."""
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, SecretFilter(session.get_adapter(scheme)))
+        return super()._create_legacy_oauth2_auth_manager(session)
 
     def _create_session(self) -> Session:
         session = super()._create_session()

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[4] / "lakehouse_backfill"
 #: Where each name lives in PyIceberg, and what it is used for.
 USED = {
     "pyiceberg.catalog.rest:RestCatalog._create_session": "idempotency keys and retries",
+    "pyiceberg.catalog.rest:RestCatalog._create_legacy_oauth2_auth_manager": "secrets in answers",
     "pyiceberg.catalog.rest:RestCatalog._response_to_table": "vended credentials are renewed",
     "pyiceberg.catalog.rest:RestCatalog._refresh_token": "a new token for unregister",
     "pyiceberg.catalog.rest:RestCatalog._load_file_io": "files of a copy before it is registered",

@@ -21,6 +21,7 @@ from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
     PATIENCE_S,
     Idempotency,
     RequestSender,
+    SecretFilter,
     duration_s,
     is_change,
     new_key,
@@ -266,3 +267,40 @@ def test_keys_are_uuids_of_version_7_in_the_order_of_time():
     assert {(one.version, one.variant) for one in made} == {(7, "specified in RFC 4122")}
     times: Callable[[UUID], int] = lambda one: one.int >> 80  # noqa: E731 (short)
     assert [*map(times, made)] == sorted(map(times, made))
+
+
+class Quoting(BaseAdapter):
+    """Answers with a text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__()
+        self.status, self.text = status, text
+
+    def send(self, request: PreparedRequest, *_: Any, **__: Any) -> Response:
+        made = Response()
+        made.status_code, made.raw = self.status, BytesIO(self.text.encode())
+        return made
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+LOGIN = {"grant_type": "client_credentials", "client_id": "robot", "client_secret": "hunter/2"}
+
+
+@pytest.mark.req("X1")
+@pytest.mark.parametrize(
+    ("status", "text", "shown"),
+    [
+        (400, "robot by hunter/2 or hunter%2F2", "robot by *** or ***"),
+        (502, "<p>Authorization: Bearer token-1</p>", "<p>Authorization: Bearer ***</p>"),
+        (200, '{"accessToken": "token-2"}', "{}"),
+        (200, "token-2", "{}"),
+        (200, '{"access_token": "token-2"}', '{"access_token": "token-2"}'),
+    ],
+)
+def test_no_answer_tells_who_asked_by_what(status: int, text: str, shown: str) -> None:
+    header = {"Authorization": "Bearer token-1"}
+    request = Request("POST", f"{BASE}/oauth/tokens", headers=header, data=LOGIN).prepare()
+    answer = SecretFilter(Quoting(status, text)).send(request)
+    assert (answer.status_code, answer.text) == (status, shown)
