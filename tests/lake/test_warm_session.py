@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -31,11 +30,10 @@ def tenfold(context, s):
 def ran(terminal: Terminal, day: int) -> tuple[str, set[int]]:
     """Run one day; return what was said, and the processes of its workers."""
     manifest = terminal.lab.manifest(f"{day}.yaml", f"2024-01-0{day}", f"2024-01-0{day + 1}")
-    run_id = re.findall(r"bf-[0-9a-f]{10}", terminal.do("plan", manifest, "--by", "ana")[1])[0]
-    assert terminal.do("approve", run_id, "--by", "ana")[0] == 0
+    run_id = terminal.planned(manifest)
     code, text = terminal.do("run", run_id, "--by", "ana")
     assert code == 0, text
-    found = json.loads(terminal.do("--json", "diff", run_id, "--engine", "local")[1])["data"]
+    found = terminal.lab.must("diff", run_id, "--engine", "local").data
     return text, {sample["new"]["v"] for sample in found["samples"]}
 
 
