@@ -33,9 +33,9 @@ def peak_mib() -> int:
 
 def measure(cases: int) -> dict[str, Any]:
     """Run one size in this process; return seconds, and peak memory in MiB, in all and by step."""
-    from lakehouse_backfill.cli.session import disable_huge_pages
+    from lakehouse_backfill.cli.session import use_system_memory
 
-    disable_huge_pages()
+    use_system_memory()
     from lakehouse_backfill.config.profiles import EMBEDDED_PROFILE
     from lakehouse_backfill.demo.case_lake import CASE_FILES, CaseLake
     from lakehouse_backfill.demo.case_study import CaseStudy

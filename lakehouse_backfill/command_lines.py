@@ -23,7 +23,7 @@ PROFILE_VARIABLE = "LAKEHOUSE_BACKFILL_PROFILE"
 #: keeps. The profile is compared by its settings.
 VOLATILE_VARIABLES = frozenset(
     ("_", "SHLVL", "OLDPWD", "PWD", "COLUMNS", "LINES", "GX_ANALYTICS_ENABLED",
-     "MIMALLOC_ALLOW_THP", PROJECT_VARIABLE, PROFILE_VARIABLE)
+     "ARROW_DEFAULT_MEMORY_POOL", "MIMALLOC_ALLOW_THP", PROJECT_VARIABLE, PROFILE_VARIABLE)
 )  # fmt: skip
 #: Where the run is unknown; `Invocation.complete` replaces it, so nobody reads it.
 RUN_PLACEHOLDER = "RUN"

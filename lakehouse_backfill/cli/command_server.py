@@ -45,13 +45,13 @@ def load_libraries() -> None:
     """Load all of the program, and the libraries that its commands need."""
     from lakehouse_backfill.adapters.quality.judge import load_expectations
     from lakehouse_backfill.cli.session import (
-        disable_huge_pages,
         keep_freed_memory,
         tune_gc,
+        use_system_memory,
     )
 
     tune_gc()
-    disable_huge_pages()
+    use_system_memory()
     keep_freed_memory()
     load_expectations()
     package = import_module("lakehouse_backfill")

@@ -15,11 +15,11 @@ from lakehouse_backfill.cli.group import PHASES, BackfillGroup
 from lakehouse_backfill.cli.session import (
     Session,
     begin_session,
-    disable_huge_pages,
     keep_freed_memory,
     open_and_freeze,
     open_project,
     tune_gc,
+    use_system_memory,
 )
 from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE
 from lakehouse_backfill.results.base import Result
@@ -157,6 +157,6 @@ for _name, _phase, _summary, _members in _GROUPS:
 def run() -> None:
     """Run the program; the entry point of both console scripts."""
     tune_gc()
-    disable_huge_pages()
+    use_system_memory()
     keep_freed_memory()
     app(prog_name="lakehouse-backfill", obj=open_and_freeze)

@@ -242,7 +242,7 @@ def test_a_full_disk_of_temporary_files_is_named_and_nothing_stays_there(
 
 
 @pytest.mark.parametrize("rows", [4_000, 40_000])
-def test_ten_times_the_rows_of_a_partition_are_ten_times_as_many_batches_of_one_size(
+def test_ten_times_the_rows_of_a_partition_are_ten_times_as_many_buckets_of_one_size(
     catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     table = make.table({"k": LongType(), "s": StringType()})
@@ -260,8 +260,8 @@ def test_ten_times_the_rows_of_a_partition_are_ten_times_as_many_batches_of_one_
     monkeypatch.setattr(compare.BatchComparison, "compare_batch", compare_batch)
     found = LocalDiffer(catalog, batch_rows=1_000, large_rows=2_000).diff(request).summary
     assert (found.removed, found.added, found.changed) == (1, rows // 2, 0)
-    assert (len(sizes), sum(sizes)) == (rows * 3 // 2000, rows * 3 // 2 - 1)
-    assert max(sizes) < 1_300
+    assert (len(sizes), sum(sizes)) == (rows * 3 // 1000, rows * 3 // 2 - 1)
+    assert max(sizes) < 700
 
 
 def test_one_differ_serves_many_diffs(catalog: SqlCatalog, make: Maker) -> None:

@@ -147,10 +147,13 @@ def stream_file_columns(
     task: FileScanTask,
     columns: Sequence[str],
     rows: BooleanExpression | None = None,
+    *,
+    may_encode: bool = False,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a file in batches, with the types of the table, and deletes applied.
 
-    Columns that `rows` names are among them. Memory holds one batch, however many rows there are; a
+    Columns that `rows` names are among them. With `may_encode` text columns of few values may be
+    dictionaries where all rows are read. Memory holds one batch, however many rows there are; a
     file whose stored rows need deletes, defaults or promotion is read whole.
     """
     if side.table is None:
@@ -178,20 +181,33 @@ def stream_file_columns(
             )
             return
         size = min(_BATCH_ROWS, _BATCH_VALUES // max(len(names), 1) + 1)
-        file = _open_for_batches(stored, metadata, is_remote=_is_remote(task))
+        stored_types, encodes = metadata.schema.to_arrow_schema(), may_encode and wanted is None
+        texts = _low_cardinality_columns(metadata, stored_types, set(names)) if encodes else []
+        file = _open_for_batches(stored, metadata, texts, is_remote=_is_remote(task))
         # By row group, as all that are named at once are fetched at once from a remote store.
         for group in _row_groups(stored, metadata, wanted if names == plain.names else None):
             for batch in file.iter_batches(size, [group], columns=names, use_threads=False):
                 part = pa.Table.from_batches([batch]).select(names).rename_columns(plain.names)
-                part = part.replace_schema_metadata(None).cast(plain)
+                kinds = _with_encoded(plain, part) if texts else plain
+                part = part.replace_schema_metadata(None).cast(kinds)
                 yield part if wanted is None else part.filter(wanted)
 
 
-def _open_for_batches(stored: Any, metadata: pq.FileMetaData, *, is_remote: bool) -> pq.ParquetFile:
+def _with_encoded(schema: pa.Schema, read: pa.Table) -> pa.Schema:
+    """Return the schema, but with dictionaries where these rows have them."""
+    kinds = [
+        kind if pa.types.is_dictionary(kind) else own.type
+        for own, kind in zip(schema, read.schema.types, strict=True)
+    ]
+    return pa.schema(list(zip(schema.names, kinds, strict=True)))
+
+
+def _open_for_batches(
+    stored: Any, metadata: pq.FileMetaData, dictionaries: list[str], *, is_remote: bool
+) -> pq.ParquetFile:
     """Open a file: a remote one is fetched by row group, a local one is read bit by bit."""
-    if is_remote:
-        return pq.ParquetFile(stored, metadata=metadata, pre_buffer=True)
-    return pq.ParquetFile(stored, metadata=metadata, buffer_size=_BUFFER_BYTES)
+    size: dict[str, Any] = {"pre_buffer": True} if is_remote else {"buffer_size": _BUFFER_BYTES}
+    return pq.ParquetFile(stored, metadata=metadata, read_dictionary=dictionaries, **size)
 
 
 def _row_groups(

@@ -6,10 +6,12 @@ compared partition by partition, with small partitions together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
@@ -92,11 +94,13 @@ def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
     )
 
 
-#: The driver's memory follows it: some 1 to 2 KB a row, as two batches are there at a time.
-BATCH_ROWS = 100_000
-#: A group of partitions with more rows is compared in buckets of its keys: in about twice the
-#: processor time, and in no more memory however many rows there are.
-LARGE_ROWS = 400_000
+#: Rows of both sides that are compared together, and their bytes: two batches are there at a time.
+BATCH_ROWS, BATCH_BYTES = 100_000, 8 << 20
+#: A group of partitions with more rows on a side, or more bytes, is compared in buckets of its
+#: keys: in about twice the processor time, and in no more memory however many rows there are.
+LARGE_ROWS, LARGE_BYTES = 400_000, 28 << 20
+#: Buckets of a batch: a bucket is also divided, and none is read while another is compared.
+_BUCKETS_PER_BATCH = 2
 #: Of a task or a group of rows on workers, which begin anew with each.
 WORKER_ROWS = 500_000
 
@@ -208,34 +212,57 @@ class LocalDiffer:
             self._progress.advance(len(found), sum(piece.rows for piece in found))
 
     def _groups(self, asked: DiffPlan) -> Iterator[_Group]:
-        return batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
+        return batch_partitions(
+            asked.split.old, asked.split.new, asked.layout, 1, partial(self._share_of, asked)
+        )
 
-    def _is_large(self, group: _Group) -> bool:
+    def _share_of(self, asked: DiffPlan, piece: FilePiece) -> float:
+        """Return how much of a batch the rows of a file take."""
+        return max(piece.rows / self._batch_rows, asked.size_of(piece) / BATCH_BYTES)
+
+    def _batches(self, asked: DiffPlan, pieces: Iterable[FilePiece]) -> float:
+        """Return how many batches the rows of the files are."""
+        return sum(self._share_of(asked, piece) for piece in pieces)
+
+    def _is_large(self, asked: DiffPlan, group: _Group) -> bool:
         old, new = (sum(piece.rows for piece in side) for side in group)
         # Rows that one side lacks take twice the memory: they are kept as differing ones, too.
-        return max(old, new) + abs(old - new) > self._large_rows
+        if max(old, new) + abs(old - new) > self._large_rows:
+            return True
+        return sum(asked.size_of(piece) for side in group for piece in side) > LARGE_BYTES
 
     def _read_ahead(
         self, asked: DiffPlan, groups: Iterable[_Group]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Read whole partitions of both sides; read the next ones while the last are compared."""
+        """Read whole partitions of both sides; read the next batch while the last is compared.
+
+        A partition of more than a batch is read when nothing else is in memory.
+        """
         old, new = asked.side_readers()
         with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
             reading: Future[tuple[pa.Table, pa.Table]] | None = None
             read = list[FilePiece]()
             for old_pieces, new_pieces in groups:
                 last, before = reading, read
+                read = [*old_pieces, *new_pieces]
+                if last is not None and self._batches(asked, read) > 1:
+                    yield from self._finished(last, before)
+                    last = reading = None
                 reading = ahead.submit(
                     read_both_sides, (old, old_pieces), (new, new_pieces), asked.columns
                 )
-                read = [*old_pieces, *new_pieces]
                 if last is not None:
-                    yield last.result()
-                    self._count_compared(before)
-                    release_after(sum(piece.rows for piece in before))
+                    yield from self._finished(last, before)
             if reading is not None:
-                yield reading.result()
-                self._count_compared(read)
+                yield from self._finished(reading, read)
+
+    def _finished(
+        self, reading: Future[tuple[pa.Table, pa.Table]], pieces: list[FilePiece]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield the rows that are read; count them once they are compared."""
+        yield reading.result()
+        self._count_compared(pieces)
+        release_after(sum(piece.rows for piece in pieces))
 
     def _compare_batches(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
         _, new = asked.side_readers()
@@ -243,7 +270,7 @@ class LocalDiffer:
             for group in batch_files(unread, self._batch_rows):
                 comparison.count_shared_rows(new.read_pieces(group, asked.condition_columns))
                 self._count_compared(group)
-            for are_large, groups in groupby(self._groups(asked), self._is_large):
+            for are_large, groups in groupby(self._groups(asked), partial(self._is_large, asked)):
                 if are_large:
                     self._compare_in_buckets(asked, tally, groups)
                     continue
@@ -256,14 +283,17 @@ class LocalDiffer:
         old, new = asked.side_readers()
         for group in groups:
             sides = (old, group[0]), (new, group[1])
-            for bucket in read_in_buckets(*sides, asked.columns, self._batch_rows):
+            pieces = [*group[0], *group[1]]
+            count = math.ceil(self._batches(asked, pieces) * _BUCKETS_PER_BATCH)
+            for bucket in read_in_buckets(*sides, asked.columns, count):
                 # The first rows by key, which are the samples, may be in any bucket.
                 found = asked.new_tally()
                 with closing(BatchComparison(self._engine, found, asked.condition_sql)) as one:
                     one.compare_batch(*bucket)
                 tally.merge(found)
                 del bucket
-            self._count_compared([*group[0], *group[1]])
+            self._count_compared(pieces)
+            release_after(sum(piece.rows for piece in pieces))
 
 
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from lakehouse_backfill.errors import EnvironmentDown
 #: Files of rows that are open at a time, for one side.
 _MAX_BUCKETS = 200
 #: Rows that are divided at a time.
-_SLICE_ROWS = 131_072
+_SLICE_ROWS = 16_384
 _EXACT_TYPES = (
     pa.types.is_integer, pa.types.is_large_string, pa.types.is_string, pa.types.is_date,
     pa.types.is_timestamp, pa.types.is_boolean, pa.types.is_decimal,
@@ -52,15 +52,14 @@ def bucket_slots(sides: Sequence[SideReader], columns: tuple[DiffColumn, ...]) -
 
 
 def read_in_buckets(
-    old: Pieces, new: Pieces, columns: tuple[DiffColumn, ...], bucket_rows: int
+    old: Pieces, new: Pieces, columns: tuple[DiffColumn, ...], buckets: int
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Yield both sides of each bucket; it has some `bucket_rows` rows where keys seldom repeat.
+    """Yield both sides of each bucket; they have as many rows each where keys seldom repeat.
 
     Raises EnvironmentDown when the disk of temporary files is full.
     """
     slots = bucket_slots((old[0], new[0]), columns)
-    rows = sum(piece.rows for _, pieces in (old, new) for piece in pieces)
-    count = min(_MAX_BUCKETS, -(-rows // bucket_rows)) if slots else 1
+    count = max(1, min(_MAX_BUCKETS, buckets)) if slots else 1
     with TemporaryDirectory(prefix="lhb-diff-") as folder:
         sides = [Path(folder, name) for name in ("old", "new")]
         for place, (reader, pieces) in zip(sides, (old, new), strict=True):
@@ -94,14 +93,17 @@ def _divide(
     count: int,
 ) -> None:
     """Write the rows of one side into a file for each bucket."""
-    schema = reader.stored_schema(columns)
+    stored = reader.stored_schema(columns)
+    slices = _in_slices(reader, pieces, columns)
+    first = next(slices, stored.empty_table())
+    schema = _types_of(first, stored)
     with ExitStack() as files:
         writers = [
             files.enter_context(pa.ipc.new_stream(str(place / str(number)), schema))
             for number in range(count)
         ]
-        for rows in _in_slices(reader, pieces, columns):
-            for number, bucket in _by_bucket(_plain(rows, schema), slots, count):
+        for rows in chain([first], slices):
+            for number, bucket in _by_bucket(_as_types(rows, schema), slots, count):
                 writers[number].write_table(bucket)
 
 
@@ -112,6 +114,9 @@ def _in_slices(
     held: list[pa.Table] = []
     for piece in pieces:
         for rows in reader.stream_piece(piece, columns):
+            if held and rows.schema != held[0].schema:  # Only one of them has dictionaries.
+                yield pa.concat_tables(held)
+                held.clear()
             if rows.num_rows:  # A file may have none of the scope, between its bounds.
                 held.append(rows)
             if sum(map(len, held)) >= _SLICE_ROWS:
@@ -122,27 +127,44 @@ def _in_slices(
 
 
 def _by_bucket(rows: pa.Table, slots: list[str], count: int) -> Iterator[tuple[int, pa.Table]]:
-    if count == 1:
+    if count == 1 or not rows.num_rows:
         yield 0, rows
         return
     keys = rows.select(slots).combine_chunks().to_batches()[0]
-    numbers = row_hashes(keys) % np.uint64(count)
+    numbers = (row_hashes(keys) % np.uint64(count)).astype(np.uint8)  # These are sorted by radix.
     order = np.argsort(numbers, kind="stable")
-    ends = np.searchsorted(numbers[order], np.arange(count, dtype=np.uint64), side="right")
-    start = 0
+    ends = np.cumsum(np.bincount(numbers, minlength=count))
+    ordered, start = rows.take(pa.array(order)), 0
     for number, end in enumerate(ends.tolist()):
         if end > start:
-            yield number, rows.take(pa.array(order[start:end]))
+            yield number, ordered.slice(start, end - start)
         start = end
 
 
-def _plain(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows as one chunk of the types of the schema: without dictionaries."""
-    arrays: list[Any] = []
-    for field, column in zip(schema, rows.columns, strict=True):
-        texts = pa.types.is_dictionary(column.type)
-        arrays.append((column.cast(column.type.value_type) if texts else column).cast(field.type))
-    return pa.table(arrays, schema=schema).combine_chunks()
+def _types_of(rows: pa.Table, stored: pa.Schema) -> pa.Schema:
+    """Return the stored types, but the dictionaries that these rows have."""
+    kinds = zip(stored, rows.schema.types, strict=True)
+    return pa.schema(
+        [own.with_type(kind) if pa.types.is_dictionary(kind) else own for own, kind in kinds]
+    )
+
+
+def _as_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows as one chunk of these types; texts become dictionaries, or are decoded."""
+    arrays = [
+        _as_type(column, field.type) for field, column in zip(schema, rows.columns, strict=True)
+    ]
+    return pa.table(arrays, schema=schema).unify_dictionaries().combine_chunks()
+
+
+def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_dictionary(kind):
+        return column.cast(kind.value_type).dictionary_encode()
+    return column.cast(kind)
 
 
 def _take(path: Path) -> pa.Table:

@@ -275,10 +275,12 @@ class SideReader:
         return pa.Table.from_batches(rows.to_batches(max_chunksize=_BATCH_ROWS), rows.schema)
 
     def stream_piece(self, piece: FilePiece, columns: tuple[DiffColumn, ...]) -> Iterator[pa.Table]:
-        """Yield the rows of one piece in batches, as `read_pieces` gives them, with plain texts."""
+        """Yield the rows of one piece in batches, as `read_pieces` gives them."""
         field = self._labelled_by_row()
         wanted = self._read_columns(columns)
-        for rows in stream_file_columns(self.side, piece.task, wanted, self.row_filter):
+        for rows in stream_file_columns(
+            self.side, piece.task, wanted, self.row_filter, may_encode=True
+        ):
             yield self._with_slots(rows, columns, self._partition_column(rows, piece, field))
 
     def _labelled_by_row(self) -> ScopeField | None:

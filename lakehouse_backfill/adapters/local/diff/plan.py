@@ -10,10 +10,22 @@ import math
 import struct
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, NestedField
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    NestedField,
+    StringType,
+)
 
 from lakehouse_backfill.adapters.local.diff.columns import DiffColumn, resolve_diff_columns
 from lakehouse_backfill.adapters.local.diff.layout import (
@@ -223,6 +235,28 @@ class DiffPlan:
         """The number of each partition."""
         return {label: number for number, label in enumerate(self.labels)}
 
+    def size_of(self, piece: FilePiece) -> int:
+        """Estimate the bytes that the rows of a file take in memory: those of the columns read."""
+        sizes = piece.task.file.column_sizes or {}
+        stored = sum(sizes.get(each, 0) for each in self._field_ids)
+        return max(piece.rows * self._row_bytes, stored)
+
+    @cached_property
+    def _field_ids(self) -> frozenset[int]:
+        """The columns of both sides, and the fields inside them."""
+        return frozenset(
+            number
+            for column in self.columns
+            for field in (column.old, column.new)
+            if field is not None
+            for number in index_by_id(Schema(field))
+        )
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        """The bytes of a row in Arrow, where texts are short."""
+        return sum(_value_bytes(column.known_field.field_type) for column in self.columns)
+
     @property
     def condition_sql(self) -> str | None:
         """The condition in DuckDB's SQL, on the slots of the columns."""
@@ -261,6 +295,14 @@ class DiffPlan:
             return [], self.split.shared
         counted = [piece for piece in self.split.shared if not piece.task.delete_files]
         return counted, [piece for piece in self.split.shared if piece.task.delete_files]
+
+
+def _value_bytes(kind: IcebergType) -> int:
+    if isinstance(kind, (BooleanType, IntegerType, FloatType, DateType)):
+        return 4
+    if isinstance(kind, (DecimalType, StringType, BinaryType)):
+        return 16
+    return 8 if kind.is_primitive else 32
 
 
 def _as_new_schema(request: DiffRequest, old: SnapshotScan, new: SnapshotScan) -> SnapshotScan:
