@@ -37,6 +37,10 @@ CORRECT_JOB_FIX = (
     f"{plan_command(revise=RUN_PLACEHOLDER)}"
 )
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
+_CLOCK_FIX = (
+    "a clock is wrong, of this machine or of the one that made the table's last snapshot: set it "
+    "right, then run the step again; a snapshot from the future refuses commits until its time"
+)
 #: (part of the message, error, fix). The first match wins.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("Found conflicting files", Conflict, "run the step again"),
@@ -46,6 +50,8 @@ _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
     ("USER_RAISED_EXCEPTION", ChecksFailed, CORRECT_JOB_FIX),
     ("Failed to open input stream", LostFile, "restore the file, or plan against a newer snapshot"),
+    # Java takes no metadata that is over a minute older than the table's last snapshot or commit.
+    ("Invalid update timestamp", EnvironmentDown, _CLOCK_FIX),
     ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
     ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
     ("UncheckedSQLException", CatalogDown, "run the step again"),
