@@ -302,8 +302,7 @@ def _refuse_purge(identifier: object) -> NoReturn:
 def _refusing_past(catalog: Catalog, control: str) -> Callable[..., CommitTableResponse]:
     """Return the catalog's commit, which refuses to put a commit before the table's last one.
 
-    Iceberg's Java API could not load the table then; a catalog without a server checks no clock.
-    Control tables, which only this program has to read, are let pass.
+    Java could not load the table then. Control tables, which only this program reads, are let pass.
     """
     commit = catalog.commit_table
 
