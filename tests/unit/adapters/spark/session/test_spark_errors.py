@@ -91,3 +91,10 @@ def test_where_values_are_hidden_an_exception_shows_its_place_alone() -> None:
 def test_a_trace_of_java_shows_its_innermost_cause_as_before() -> None:
     text = "Job aborted.\n\tat x.Y\nCaused by: java.io.IOException: disk\n\tat x.Z\n"
     assert spark_errors.root_cause_line(text) == "java.io.IOException: disk"
+
+
+def test_metadata_that_a_wrong_clock_made_is_not_blamed_on_the_job() -> None:
+    text = "Invalid update timestamp 1: before last snapshot log entry at 86400000"
+    found = spark_errors.translate_spark_error(ValueError(text), "writing")
+    assert isinstance(found, errors.EnvironmentDown)
+    assert found.fix.startswith("a clock is wrong")
