@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
@@ -30,10 +30,11 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import DataFile, ManifestFile
-from pyiceberg.table import CommitTableResponse, FileScanTask, Table
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.adapters.iceberg.commit.clock import refusing_past
 from lakehouse_backfill.adapters.iceberg.metadata import require_known_format, view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import adapt_table_names
@@ -54,8 +55,6 @@ _URI_EXAMPLES = {
     "rest": "write e.g. uri: https://catalog.example.com",
     "hive": "write e.g. uri: thrift://metastore.example.com:9083",
 }
-#: What Iceberg's Java API tolerates between the clocks of two machines.
-_CLOCK_TOLERANCE_S = 60
 #: A new SQL catalog creates two tables, so two races can be lost.
 _MAX_LOST_RACES = 3
 #: Names of tables or namespaces that an error lists.
@@ -112,7 +111,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
             raise
     vars(catalog)["purge_table"] = _refuse_purge
     if isinstance(catalog, MetastoreCatalog):
-        vars(catalog)["commit_table"] = _refusing_past(catalog, profile.control_namespace)
+        vars(catalog)["commit_table"] = refusing_past(catalog, profile.control_namespace)
     adapt_table_names(catalog)
     return catalog
 
@@ -297,27 +296,6 @@ def _refuse_purge(identifier: object) -> NoReturn:
         f"purging {identifier} would delete files that other tables may share",
         fix="drop it without purge",
     )
-
-
-def _refusing_past(catalog: Catalog, control: str) -> Callable[..., CommitTableResponse]:
-    """Return the catalog's commit, which refuses to put a commit before the table's last one.
-
-    Java could not load the table then. Control tables, which only this program reads, are let pass.
-    """
-    commit = catalog.commit_table
-
-    def commit_table(table: Table, *arguments: Any, **named: Any) -> CommitTableResponse:
-        ahead_s = table.metadata.last_updated_ms / 1000 - time.time()
-        if ahead_s > _CLOCK_TOLERANCE_S and ".".join(table.name()[:-1]) != control:
-            raise errors.EnvironmentDown(
-                f"{'.'.join(table.name())}: its last commit is {ahead_s:,.0f} s later than this "
-                "machine's clock: a clock is wrong, of this machine or of whoever made that commit",
-                state="nothing was committed to it; readers see what they saw before",
-                fix="set the clock right, then run the step again, not before that commit's time",
-            )
-        return commit(table, *arguments, **named)
-
-    return commit_table
 
 
 def _configuration_error(
