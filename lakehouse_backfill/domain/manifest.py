@@ -297,10 +297,22 @@ class Target(Value):
     )
 
 
+class KeyBuckets(Value):
+    """How the rows of a whole table are cut into chunks: by Iceberg's buckets of a key column."""
+
+    column: ColumnName = Field(description="A column of the product's key.")
+    count: int = Field(ge=1, le=10_000, description="Chunks, one for each bucket.")
+
+
 class Limits(PaceLimits):
     """How the work is cut, and how fast it may go; where these are left out, the profile's."""
 
     partitions_per_chunk: int = Field(16, ge=1, le=10_000, description="Partitions in one commit.")
+    key_buckets: KeyBuckets | None = added_later(
+        None,
+        "Chunks of a whole table without partitions: the rows of one bucket of a key column each; "
+        "one chunk of all rows if absent.",
+    )
 
 
 class Compute(Value):

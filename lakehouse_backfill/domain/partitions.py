@@ -115,10 +115,16 @@ WHOLE_TABLE_FIELD = ScopeField(column=ANY_COLUMN, transform=WHOLE_TABLE, type="s
 
 
 class Chunk(Value):
-    """A group of partitions that is computed and committed together."""
+    """A group of partitions, or a part of the rows of one, that is computed and committed together.
+
+    A chunk with `keys` is finer than its partition: checks of partitions wait for all such chunks.
+    """
 
     chunk_id: str
     partitions: tuple[str, ...]
+    keys: Scope | None = added_later(
+        None, "Of the partitions, only the rows in these buckets of a key column."
+    )
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,6 @@ class ResolvedManifest(Value):
     environment: str = "dev"
     tombstones: tuple[TombstonePin, ...] = added_later((), "Tables that name rows to leave out.")
     catch_up: CatchUp | None = added_later(None, "For a revision that was made as live data moved.")
-
     previous_code: PreviousCodePin | None = added_later(
         None, "The code that the manifest names for rows that no run made."
     )
@@ -169,7 +168,6 @@ class ResolvedManifest(Value):
     cascade_graph: str = added_later(
         "", "For a run of a cascade: SHA-256 of what its products declare, and of their code."
     )
-
     topic_partitions: int = added_later(
         0, "Partitions of the topic that gets the correction events; 0: no topic."
     )
@@ -248,9 +246,7 @@ class Estimate(Value):
     basis: str
     history: History | None = added_later(None, "The earlier runs behind the duration.")
     floor_s: float | None = added_later(None, "Seconds that reading takes at least.")
-    by_chunk: tuple[ChunkEstimate, ...] = added_later(
-        (), "What the partitions of each chunk hold now."
-    )
+    by_chunk: tuple[ChunkEstimate, ...] = added_later((), "What the rows of each chunk are now.")
 
     @property
     def not_in_cost(self) -> tuple[str, ...]:
@@ -378,7 +374,6 @@ class Plan(Value):
     places: tuple[SpecPartitions, ...] = added_later(
         (), "Partition tuples that hold files of the scope, by spec."
     )
-
     repeats: str = added_later(
         "", "The run whose published rows it would compute again; empty: none that is known."
     )
@@ -430,8 +425,12 @@ class Plan(Value):
         return self.model_copy(update=update)
 
     def chunk_scope(self, chunk: Chunk) -> Scope:
-        """Return the scope of a chunk's partitions alone."""
+        """Return the scope of a chunk's partitions alone: what its transform computes."""
         return Scope(field=self.resolved.scope.field, partitions=chunk.partitions)
+
+    def chunk_rows(self, chunk: Chunk) -> Scope:
+        """Return the scope of the rows that a chunk writes: a part of a partition, or all of it."""
+        return chunk.keys or self.chunk_scope(chunk)
 
     @property
     def registered_digest(self) -> str:

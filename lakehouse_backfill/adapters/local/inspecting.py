@@ -115,6 +115,8 @@ class LocalInspector:
         field, key = of.resolved.scope.field, of.resolved.contract.key
         if field.path:
             raise Unsupported("rows of partitions by a struct's field are counted by Spark")
+        if chunk.keys is not None:
+            raise Unsupported("rows of buckets of a key are counted by Spark")
         scope = Scope(field=field, partitions=chunk.partitions)
         rows = partitions.scope_row_ranges(scope)
         side = self._plan_small_scan(of.shadow_table, snapshot_id, rows)

@@ -21,6 +21,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import RowSpans
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
 from lakehouse_backfill.core.planning.inputs.read_windows import window_to_read
 from lakehouse_backfill.core.planning.other_runs import recipe_of
+from lakehouse_backfill.core.planning.scope.key_buckets import is_by_key
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -123,6 +124,8 @@ class _Comparison:
 
     def reusable(self) -> Iterator[ReusedPartition]:
         """Yield the partitions in order; those of a run of which something is unknown are none."""
+        if is_by_key(self._plan.resolved.chunks):
+            return  # One chunk would keep the rows of all of them.
         by_run: dict[str, list[str]] = defaultdict(list)
         made_by = self._origins.made_by
         for label in self._plan.resolved.scope.partitions:

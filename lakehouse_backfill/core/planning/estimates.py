@@ -6,7 +6,7 @@ Also: consumers and writers that a publication would break, or that keep positio
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from lakehouse_backfill.core.planning.inputs.read_windows import (
     window_of_run,
     window_row_ranges,
 )
+from lakehouse_backfill.core.planning.scope.key_buckets import is_by_key, reads_own_rows
 from lakehouse_backfill.core.planning.target import isolation, row_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -123,17 +124,27 @@ def estimate_outputs(
 
 
 def _chunk_estimates(
-    chunks: tuple[Chunk, ...], live: Iterable[LiveFile]
+    chunks: tuple[Chunk, ...], live: Sequence[LiveFile]
 ) -> Iterable[ChunkEstimate]:
-    """Add up the files of each chunk; a file that spans several partitions is of its first."""
+    """Add up the files of each chunk; a file that spans several partitions is of its first.
+
+    Chunks by key are taken to hold the same number of rows each.
+    """
+    if is_by_key(chunks):
+        amounts = [(1, file.rows, file.size_bytes) for file in live]
+        totals = [sum(each) for each in zip(*amounts, strict=True)] or [0, 0, 0]
+        files, rows, size = (math.ceil(each / len(chunks)) for each in totals)
+        for chunk in chunks:
+            yield ChunkEstimate(chunk_id=chunk.chunk_id, files=files, rows=rows, size_bytes=size)
+        return
     chunk_by_label = {label: chunk.chunk_id for chunk in chunks for label in chunk.partitions}
-    totals = dict.fromkeys((chunk.chunk_id for chunk in chunks), (0, 0, 0))
+    by_id = dict.fromkeys((chunk.chunk_id for chunk in chunks), (0, 0, 0))
     for file in live:
         label = next(iter(file.spans), file.partition)
         if (chunk_id := chunk_by_label.get(label or "")) is not None:
-            files, rows, size = totals[chunk_id]
-            totals[chunk_id] = files + 1, rows + file.rows, size + file.size_bytes
-    for chunk_id, (files, rows, size) in totals.items():
+            files, rows, size = by_id[chunk_id]
+            by_id[chunk_id] = files + 1, rows + file.rows, size + file.size_bytes
+    for chunk_id, (files, rows, size) in by_id.items():
         yield ChunkEstimate(chunk_id=chunk_id, files=files, rows=rows, size_bytes=size)
 
 
@@ -383,14 +394,24 @@ def estimate_run(
     held = {label for file in live for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
     of_sources = Inputs.of(inputs)
-    found = _with_base(resolved, of_sources, live)
+    found = _with_base(resolved, read_for_chunks(resolved, of_sources), live)
     learned = learn_from_ledger(context, resolved, found)
     outputs = estimate_outputs(resolved, replaced, learned.history)
     estimate = estimate_from_files(found, outputs, context.profile.prices, learned)
     if found is not of_sources:
-        basis = f"input: with the target's own files, whose other rows stay; {estimate.basis}"
+        how = "with the target's own files, whose other rows stay"
+        if is_by_key(resolved.chunks):
+            how = f"read whole for each of {len(resolved.chunks)} chunks by key, at most"
+        basis = f"input: {how}; {estimate.basis}"
         estimate = estimate.model_copy(update={"basis": basis})
     return RunEstimate(estimate, empty, sum(file.rows for file in live), of_sources.rows)
+
+
+def read_for_chunks(resolved: ResolvedManifest, found: Inputs) -> Inputs:
+    """Return what all chunks read: each chunk by key the whole input, unless it names its own."""
+    if not is_by_key(resolved.chunks) or reads_own_rows(resolved):
+        return found
+    return Inputs(*(each * len(resolved.chunks) for each in found))
 
 
 def _with_base(resolved: ResolvedManifest, found: Inputs, live: tuple[LiveFile, ...]) -> Inputs:

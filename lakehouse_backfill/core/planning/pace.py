@@ -390,11 +390,13 @@ def require_passable_chunks(manifest: RunManifest, found: Estimate) -> None:
         chunk_id, size = max(sizes.items(), key=lambda one: one[1][place])
         if size[place] > limit * WINDOW_MINUTES:
             least = math.ceil(size[place] / WINDOW_MINUTES)
+            is_whole = manifest.target.partitions.whole_table
+            smaller = ", or cut smaller chunks with limits.partitions_per_chunk"
             raise LimitExceeded(
                 f"chunk {chunk_id} has about {size[place]:,} {unit}; limits.{unit}_per_minute "
                 f"{limit:,} lets {limit * WINDOW_MINUTES:,} through in {WINDOW_MINUTES} minutes",
-                fix=f"set limits.{unit}_per_minute to {least:,} or more, or cut smaller chunks "
-                "with limits.partitions_per_chunk",
+                fix=f"set limits.{unit}_per_minute to {least:,} or more"
+                + ("" if is_whole else smaller),
                 field=f"limits.{unit}_per_minute",
             )
 

@@ -30,7 +30,7 @@ from lakehouse_backfill.core.planning.other_runs import (
     require_revisable,
     supersede_revised_run,
 )
-from lakehouse_backfill.core.planning.scope import resolve, whole_grain
+from lakehouse_backfill.core.planning.scope import key_buckets, resolve, whole_grain
 from lakehouse_backfill.core.planning.target import (
     catch_up,
     column_scope,
@@ -162,15 +162,15 @@ def make_plan(
     scope = write_path.fit_to_target(manifest, declared.contract, base, scope)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
-    sources, notes = _resolve_inputs(context, declared, target, scope)
+    chunks = _cut_chunks(declared, base, scope)
+    sources, notes = _resolve_inputs(context, declared, target, scope, chunks)
     sink, partitions = corrections.check_corrections(context, manifest, declared.contract)
     notes += steps.check_progressive(manifest, declared.contract, scope) + sink
-    limit = row_changes.chunk_partition_limit(manifest, declared.contract, scope)
     resolved = ResolvedManifest(
         manifest=manifest,
         contract=resolve_lineage_columns(declared.contract, base),
         scope=scope,
-        chunks=resolve.cut_chunks(scope, limit),
+        chunks=chunks,
         sources=sources,
         target=target,
         code_hash=declared.code_hash,
@@ -190,8 +190,22 @@ def make_plan(
     return _complete_plan(context, resolved, declared, by, revise, notes)
 
 
+def _cut_chunks(
+    declared: DeclaredRun, base: TableInfo | None, scope: Scope
+) -> tuple[partitions.Chunk, ...]:
+    """Return the chunks: of partitions, or of a whole table by its key."""
+    manifest, contract = declared.manifest, declared.contract
+    limit = row_changes.chunk_partition_limit(manifest, contract, scope)
+    by_key = key_buckets.cut_by_key(manifest, contract, base)
+    return by_key or resolve.cut_chunks(scope, limit)
+
+
 def _resolve_inputs(
-    context: Context, declared: DeclaredRun, target: TargetPin, scope: Scope
+    context: Context,
+    declared: DeclaredRun,
+    target: TargetPin,
+    scope: Scope,
+    chunks: tuple[partitions.Chunk, ...],
 ) -> tuple[tuple[SourcePin, ...], tuple[str, ...]]:
     """Return the pinned inputs; notes on grains, and on their versions, ranges, completeness."""
     manifest, contracts = declared.manifest, declared.input_contracts
@@ -203,7 +217,9 @@ def _resolve_inputs(
     )
     found = pins.resolve_sources(context, manifest, contracts, declared.input_privacy, versions)
     notes = grains + reference_versions.semantics_notes(manifest.reference_data, versions)
-    notes += check_input_ranges(manifest, scope, found) + pins.own_rows_notes(scope, found)
+    keys = chunks[0].keys
+    own = pins.own_rows_notes(scope, found, keys.field if keys else None)
+    notes += check_input_ranges(manifest, scope, found) + own
     notes += tuple(f"business rule: {rule}" for rule in declared.contract.business_rules)
     return found, notes + completeness_notes(manifest, declared.contract, found)
 
@@ -396,8 +412,7 @@ def _target_notes(
     change = resolved.manifest.target.schema_change
     notes = [
         write_path.describe_scope(context, resolved),
-        f"{len(resolved.chunks)} chunks of at most "
-        f"{max(len(chunk.partitions) for chunk in resolved.chunks)} partitions, each one commit",
+        key_buckets.chunks_note(resolved),
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",
     ]
     notes += [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from lakehouse_backfill.core.planning.scope import resolve
+from lakehouse_backfill.core.planning.scope import key_buckets, resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.catch_up import excluded_rows
 from lakehouse_backfill.core.versions import steps
@@ -17,10 +17,10 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import EdgeSide
 from lakehouse_backfill.domain.contract import PIN_DAYS
 from lakehouse_backfill.domain.guards.outside import HookMoment
-from lakehouse_backfill.domain.partitions import Chunk
+from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.domain.serialization import Value, added_later
 from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 
 Phase = Literal[
@@ -81,11 +81,12 @@ class Stage(Value):
     text: str
     partitions: tuple[str, ...] = ()
     chunk_id: str = ""
+    keys: Scope | None = added_later(None, "Of a chunk, the buckets of a key column that it holds.")
 
     @property
     def chunk(self) -> Chunk:
         """The chunk of a stage of `CHUNK_KINDS`."""
-        return Chunk(chunk_id=self.chunk_id, partitions=self.partitions)
+        return Chunk(chunk_id=self.chunk_id, partitions=self.partitions, keys=self.keys)
 
 
 def plan_stages(plan: Plan) -> tuple[Stage, ...]:
@@ -185,7 +186,7 @@ def _staging(plan: Plan) -> Iterator[Stage]:
     catch_up = resolved.catch_up
     beyond = resolve.all_labels(edges_while_staging(plan))
     for chunk in resolved.chunks:
-        labels = partitions.describe_labels(chunk.partitions)
+        labels = key_buckets.describe_chunk(chunk)
         carried = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
         kind: StageKind = "stage_chunk"
         text = f"computes {labels} into the shadow by one commit, and checks it"
@@ -198,7 +199,7 @@ def _staging(plan: Plan) -> Iterator[Stage]:
             beyond = ()
         yield Stage(
             kind=kind, phase="staging", text=text, partitions=chunk.partitions,
-            chunk_id=chunk.chunk_id,
+            chunk_id=chunk.chunk_id, keys=chunk.keys,
         )  # fmt: skip
 
 

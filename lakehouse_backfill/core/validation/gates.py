@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
+from lakehouse_backfill.core.planning.scope.key_buckets import is_by_key
 from lakehouse_backfill.core.planning.target import file_sizes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal, PartitionBalance
@@ -140,8 +142,11 @@ def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> Ch
     for file in files:
         if file.partition in scope:
             sizes[file.partition or "", file.place].append(file.size_bytes)
+    # Each chunk by key ends with a file of its own.
+    parts = len(plan.resolved.chunks) - 1 if is_by_key(plan.resolved.chunks) else 0
     over = {
-        place: len(own) - file_sizes.allowed_files(sum(own), target) for place, own in sizes.items()
+        place: len(own) - file_sizes.allowed_files(sum(own), target) - parts
+        for place, own in sizes.items()
     }
     fragmented = [place for place, excess in over.items() if excess > 0]
     max_files = max((len(own) for own in sizes.values()), default=0)
@@ -159,7 +164,7 @@ def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> Ch
         passed=not fragmented,
         detail=detail,
         observed=max_files,
-        limit=file_sizes.ALWAYS_ALLOWED_FILES,
+        limit=file_sizes.ALWAYS_ALLOWED_FILES + parts,
     )
 
 
@@ -216,9 +221,36 @@ def check_stored_as_computed(
 ) -> CheckResult:
     """Check that the shadow holds what was computed: equal checksums, chunk by chunk."""
     recorded = {chunk.chunk_id: chunk.checksum for chunk in chunks}
+    differing = _differing_chunks(plan, chunks, stored, shape)
+    detail = f"{len(recorded) - len(differing):,} chunk checksums equal"
+    if is_by_key(plan.resolved.chunks):
+        detail = f"sum of {len(recorded):,} chunk checksums, against the whole table"
+    if differing:
+        detail += f"; differs: {differing[0]}"
+    blocking = plan.resolved.manifest.validation.checksum == "required"
+    return gate_registry.fault_count_result(
+        "stored rows are the computed rows", len(differing), detail, blocking=blocking
+    )
+
+
+def _differing_chunks(
+    plan: Plan, chunks: tuple[ChunkRecord, ...], stored: dict[str, Checksum], shape: str
+) -> list[str]:
+    """Return the chunks whose partitions hold other rows than they wrote.
+
+    Of chunks by key only the sum can be compared: all of them differ, or none.
+    """
+    recorded = {chunk.chunk_id: chunk.checksum for chunk in chunks}
     empty = {chunk.chunk_id for chunk in chunks if chunk.output_rows == 0}
-    differing = []
-    for chunk in plan.resolved.chunks:
+    planned, differing = plan.resolved.chunks, list[str]()
+    if is_by_key(planned):
+        filled = [Checksum.parse(text) for name, text in recorded.items() if name not in empty]
+        written = reduce(Checksum.__add__, filled) if filled else None
+        held = [stored[label] for label in planned[0].partitions if label in stored]
+        found = [one.text for one in held if one.rows]
+        is_same = found == ([written.text] if written else [])
+        return [] if is_same else [chunk.chunk_id for chunk in planned]
+    for chunk in planned:
         total = Checksum.empty(shape)
         for label in chunk.partitions:
             total = total + stored[label] if label in stored else total
@@ -226,13 +258,7 @@ def check_stored_as_computed(
             continue  # Without rows there is no shape to compare.
         if recorded.get(chunk.chunk_id) != total.text:
             differing.append(chunk.chunk_id)
-    detail = f"{len(recorded) - len(differing):,} chunk checksums equal"
-    if differing:
-        detail += f"; differs: {differing[0]}"
-    blocking = plan.resolved.manifest.validation.checksum == "required"
-    return gate_registry.fault_count_result(
-        "stored rows are the computed rows", len(differing), detail, blocking=blocking
-    )
+    return differing
 
 
 def check_diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckResult:

@@ -381,12 +381,13 @@ def mask_sources(context: Context, plan: Plan, copies: dict[str, str] | None) ->
     """Return what stored masks are compared with, and why some are not computed again."""
     resolved = plan.resolved
     raw, followed = rules.raw_origins(resolved.contract, resolved.sources), resolved.catch_up
-    ours = [
-        label
+    # Chunks by key are all of one partition.
+    ours = {
+        label: None
         for chunk in resolved.chunks
         if followed is None or followed.origin(chunk.chunk_id) is None
         for label in chunk.partitions
-    ]
+    }
     unseen, taken = "", len(resolved.scope.partitions) - len(ours)
     try:
         masks.require_same_key(plan, context.secrets)

@@ -116,6 +116,10 @@ WRONG = {
         (RANGE, RANGE + "    whole_table: true\n"),
         (23, "target.partitions.column", "is given beside whole_table", "remove one of them"),
     ),
+    "no bucket of keys": (
+        ("target:\n", "limits: {key_buckets: {column: carrier, count: 0}}\ntarget:\n"),
+        (21, "limits.key_buckets.count", "is 0", "write at least 1"),
+    ),
     "several partition fields": (
         ("column: arrival_date\n    from", "column: [arrival_date, carrier]\n    from"),
         (23, "target.partitions.column", "several partition fields", "target.row_predicate"),

@@ -78,8 +78,8 @@ class SparkInspecting:
         of the rules, in another.
         """
         field = plan.resolved.scope.field
-        scope = plan.chunk_scope(chunk)
-        frame = self._tables.read_scope(plan.shadow_table, snapshot_id, scope)
+        rows = plan.chunk_rows(chunk)
+        frame = self._tables.read_scope(plan.shadow_table, snapshot_id, rows)
         key = plan.resolved.contract.key
         with spark_errors(f"checking chunk {chunk.chunk_id}"):
             if not key or field.column in key:
@@ -104,7 +104,7 @@ class SparkInspecting:
         """Count the rows of a chunk in the shadow that break each rule."""
         if not rules:
             return ()
-        frame = self._tables.read_scope(plan.shadow_table, snapshot_id, plan.chunk_scope(chunk))
+        frame = self._tables.read_scope(plan.shadow_table, snapshot_id, plan.chunk_rows(chunk))
         with spark_errors(f"checking chunk {chunk.chunk_id}"):
             return count_rows_breaking(frame, rules)[1]
 

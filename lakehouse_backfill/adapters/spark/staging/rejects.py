@@ -35,6 +35,7 @@ from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.staging import merge
+from lakehouse_backfill.core.planning.scope.key_buckets import reads_own_rows
 from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
 from lakehouse_backfill.domain.partitions import Chunk, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
@@ -117,7 +118,7 @@ def is_rejected_of(plan: Plan, chunk: Chunk, schema: StructType) -> Column:
 
     Beside its own rows these are the ones whose place cannot be known, as a partition column or a
     column of the row predicate is null; and, where nothing beyond the run is read by design, those
-    of partitions that no chunk has.
+    of partitions that no chunk has. A chunk by key that computes all rows answers for its bucket.
     """
     # The predicate itself names rows: of tuples, whole partitions are looked at.
     ranges = scope_row_ranges(plan.chunk_scope(chunk).whole)
@@ -132,6 +133,8 @@ def is_rejected_of(plan: Plan, chunk: Chunk, schema: StructType) -> Column:
         for name in predicate:
             named = named | quoted_column(name).isNull()
         mine = mine & named
+    if chunk.keys is not None and not reads_own_rows(plan.resolved):
+        mine = mine & dataframes.is_in_ranges(scope_row_ranges(chunk.keys))
     return mine & quoted_column(REJECT_REASON).isNotNull()
 
 

@@ -6,6 +6,7 @@ columns, in its rows.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,23 +125,70 @@ def _spread(frame: DataFrame, distribution: WriteDistribution) -> DataFrame:
     return frame if distribution.tasks is None else frame.repartition(distribution.tasks)
 
 
+class _TaskSizes:
+    """The size of Spark's tasks while chunks without partitions are written, also side by side."""
+
+    def __init__(self, tables: SparkTables) -> None:
+        self._tables = tables
+        self._lock = threading.Lock()
+        self._writes = 0
+        self._before: dict[str, str | None] = {}
+
+    @contextmanager
+    def in_force(self, task_bytes: int | None) -> Iterator[None]:
+        """Have Spark make tasks of the size while the block runs; None leaves it as it is.
+
+        Chunks of one table have one size; the settings before are back when the last is written.
+        """
+        if task_bytes is None:
+            yield
+            return
+        with self._lock:
+            if self._writes == 0:
+                self._set({_TASK_BYTES: str(task_bytes), _PARALLELISM_FIRST: "false"})
+            self._writes += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writes -= 1
+                if self._writes == 0:
+                    self._restore()
+
+    def _set(self, wanted: Mapping[str, str]) -> None:
+        conf = self._tables.spark.conf
+        self._before = {key: conf.get(key, None) for key in wanted}
+        for key, value in wanted.items():
+            conf.set(key, value)
+
+    def _restore(self) -> None:
+        conf = self._tables.spark.conf
+        for key, old in self._before.items():
+            conf.unset(key) if old is None else conf.set(key, old)
+
+
 class ShadowWriter:
     """Commits chunks to shadow tables and finds the commits in the snapshot log."""
 
     def __init__(self, tables: SparkTables) -> None:
         self._tables = tables
         self._partitioned: dict[str, bool] = {}
+        #: Held while the first part of a table is written; the others are added to it.
+        self._first_part = threading.Lock()
+        self._task_sizes = _TaskSizes(tables)
 
     def overwrite(
         self,
         frame: DataFrame,
         shadow: str,
-        rows: Column,
+        rows: Column | None,
         properties: Mapping[str, str],
         epoch: int,
         expected_bytes: int | None = None,
     ) -> ShadowCommit:
         """Replace the shadow's rows where `rows` is true by those of `frame`, which may be empty.
+
+        Without `rows`, those of the frame are added, and none is replaced.
 
         `frame` must not contain other rows: Spark would append them. The commit is validated with
         isolation level serializable from the head that is read here, so a concurrent write to the
@@ -164,11 +212,11 @@ class ShadowWriter:
         failure: Exception | None = None
         try:
             with (
-                self._sized_tasks(distribution),
+                self._task_sizes.in_force(distribution.task_bytes),
                 write_guard.allow_own_writes(),
                 commit_window("Spark.overwrite"),
             ):
-                writer.overwrite(rows)
+                writer.append() if rows is None else writer.overwrite(rows)
         except Exception as error:  # noqa: BLE001 (the table's snapshots decide below)
             failure = error
         if failure is not None and dataframes.TABLE_MOVED_MARKER in str(failure):
@@ -177,6 +225,30 @@ class ShadowWriter:
         # Nothing refuses a commit to the branch of an epoch that is over; nobody reads it.
         self._require_newest_branch(shadow, epoch)
         return commit
+
+    def add_part(
+        self,
+        frame: DataFrame,
+        shadow: str,
+        rows: Column,
+        properties: Mapping[str, str],
+        epoch: int,
+        expected_bytes: int | None = None,
+        *,
+        base: int | None,
+    ) -> ShadowCommit:
+        """Write a part of the rows where `rows` is true beside the other parts, as `overwrite`.
+
+        While the shadow's head is still the `base`, a part replaces all of these rows; later ones
+        are added. Iceberg cannot tell by a file's statistics which bucket its rows are in, so that
+        no part can be replaced alone. Of two first parts the second commit is refused, as each is
+        validated from the head that it was read at; within one process the others wait for it.
+        """
+        wanted = "none" if base is None else str(base)
+        with self._first_part:
+            if self._tables.stored_properties(shadow)["current-snapshot-id"] == wanted:
+                return self.overwrite(frame, shadow, rows, properties, epoch, expected_bytes)
+        return self.overwrite(frame, shadow, None, properties, epoch, expected_bytes)
 
     def _distribution(
         self, shadow: str, properties: Mapping[str, str], expected_bytes: int | None
@@ -193,26 +265,6 @@ class ShadowWriter:
             is_adaptive=str(adaptive).lower() == "true",
             expected_bytes=expected_bytes,
         )
-
-    @contextmanager
-    def _sized_tasks(self, distribution: WriteDistribution) -> Iterator[None]:
-        """Have Spark make tasks of the distribution's size while the block runs.
-
-        Of a table without partitions there is one chunk, so that no other write sees the settings.
-        """
-        if distribution.task_bytes is None:
-            yield
-            return
-        conf = self._tables.spark.conf
-        wanted = {_TASK_BYTES: str(distribution.task_bytes), _PARALLELISM_FIRST: "false"}
-        before = {key: conf.get(key, None) for key in wanted}
-        for key, value in wanted.items():
-            conf.set(key, value)
-        try:
-            yield
-        finally:
-            for key, old in before.items():
-                conf.unset(key) if old is None else conf.set(key, old)
 
     @staticmethod
     def _require_epoch(shadow: str, properties: Mapping[str, str], epoch: int) -> int | None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
+from lakehouse_backfill.core.planning.scope.key_buckets import reads_own_rows
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
@@ -98,7 +100,7 @@ class _Outputs:
         known: tuple[tuple[str, ...], _Computed] | None = getattr(self._newest, "item", None)
         if known is None or known[0] != key:
             scope = plan.chunk_scope(chunk)
-            frames = self._inputs.frames_for_scope(plan, scope)
+            frames = self._inputs.frames_for_scope(plan, plan.chunk_rows(chunk))
             with self.calling_code(), spark_errors(f"computing chunk {chunk.chunk_id}"):
                 made = self._runner.run_job(plan, scope, frames, epoch)
             known = self._newest.item = key, (frames, *made)
@@ -164,6 +166,8 @@ class SparkStaging:
         with spark_errors(f"computing chunk {chunk.chunk_id}"):
             watched = self._reject_watch.observe((plan.run_id, chunk.chunk_id), computed)
             output = self._transform_runner.fit(plan, watched, target)
+            if chunk.keys is not None and not reads_own_rows(plan.resolved):
+                output = output.where(dataframes.is_in_ranges(scope_row_ranges(chunk.keys)))
         with (
             write_guard.run_concurrently(
                 lambda: _count_input(self._inputs, plan, chunk, frames)
@@ -207,23 +211,32 @@ class SparkStaging:
         """Return the ledger row of a chunk that was committed earlier but not recorded.
 
         Rows are counted from storage. The number of rows outside the chunk is not stored, so it
-        is 0.
+        is 0; of a part of a table that reads its own rows it is computed again.
         """
         started = time.monotonic()
-        scope = plan.chunk_scope(chunk)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
-            stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, scope)
+            rows = plan.chunk_rows(chunk)
+            stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, rows)
             place = self._transform_runner.place(plan)
-            _refuse_secrets(self._tables, plan, place, (snapshot_id, scope), may_hold=True)
-        frames = self._inputs.frames_for_scope(plan, scope)
+            _refuse_secrets(self._tables, plan, place, (snapshot_id, rows), may_hold=True)
+            outside = self._count_outside(plan, chunk)
+        frames = self._inputs.frames_for_scope(plan, rows)
         summary = self._tables.summaries(plan.shadow_table).get(snapshot_id, {})
         return _record(
             plan, chunk, started, stored,
             input_rows=_count_input(self._inputs, plan, chunk, frames),
-            outside_rows=0, snapshot_id=snapshot_id, epoch=epoch, recovered=True,
+            outside_rows=outside, snapshot_id=snapshot_id, epoch=epoch, recovered=True,
             **_stateful_facts(self._inputs, self._states, plan, chunk),
             **ChunkCounts.from_properties(summary).known,
         )  # fmt: skip
+
+    def _count_outside(self, plan: Plan, chunk: Chunk) -> int:
+        """Count the rows that the chunk of another key would have had to make."""
+        if chunk.keys is None or not reads_own_rows(plan.resolved):
+            return 0
+        output = self._outputs.take_chunk(plan, chunk)[1]
+        fitted = self._transform_runner.fit(plan, output, self._tables.schema(plan.shadow_table))
+        return fitted.where(~dataframes.is_in_ranges(scope_row_ranges(chunk.keys))).count()
 
     def intermediates(self, plan: Plan) -> tuple[str, ...]:
         """Return the names of the intermediate results that the transform reads."""
@@ -305,17 +318,23 @@ class SparkStaging:
     def _write(
         self, plan: Plan, chunk: Chunk, epoch: int, composed: ComposedChunk
     ) -> tuple[ShadowCommit, _ObservedChunk]:
+        """Write the rows of a chunk; those by key hold no others, and stand beside each other."""
         scope = plan.chunk_scope(chunk)
-        rows = scope_row_ranges(scope)
+        rows = scope_row_ranges(plan.chunk_rows(chunk))
         observation = Observation(f"chunk {uuid.uuid4()}")
         observed = _with_observation(composed.rows, dataframes.is_in_ranges(rows), observation)
         # Spark appends rows outside the overwritten range (pitfall 26): filter them out.
         written = observed.where(dataframes.range_filter(rows))
         properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties | self._transform_runner.kept_properties(plan)
-        commit = self._writer.overwrite(
-            written, plan.shadow_table, dataframes.range_filter(rows), properties, epoch,
-            expected_bytes=plan.estimate.output_bytes,
+        write, expected = self._writer.overwrite, plan.estimate.output_bytes
+        if chunk.keys is not None:
+            write = partial(self._writer.add_part, base=plan.resolved.target.snapshot_id)
+            expected = expected and expected // len(plan.resolved.chunks)
+        commit = write(
+            written, plan.shadow_table, dataframes.range_filter(scope_row_ranges(scope)),
+            properties, epoch,
+            expected_bytes=expected,
         )  # fmt: skip
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             counted = _observed_chunk(observation, composed.rows.schema)
@@ -326,10 +345,11 @@ class SparkStaging:
                 is_none = counted is not None and not counted.outside_rows
                 outside_rows = 0 if is_none else outside.count()
                 stored = _stored_checksum(
-                    self._tables, plan.shadow_table, commit.snapshot_id, scope
+                    self._tables, plan.shadow_table, commit.snapshot_id, plan.chunk_rows(chunk)
                 )
                 counted = _ObservedChunk(stored, outside_rows)
-            place, at = self._transform_runner.place(plan), (commit.snapshot_id, scope)
+            place = self._transform_runner.place(plan)
+            at = commit.snapshot_id, plan.chunk_rows(chunk)
             _refuse_secrets(self._tables, plan, place, at, may_hold=counted.may_hold_secrets)
         return commit, counted
 
@@ -385,7 +405,7 @@ def _count_input(
     inputs: PinnedInputs, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]
 ) -> int:
     with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
-        return inputs.count_source_rows(plan, plan.chunk_scope(chunk), frames)
+        return inputs.count_source_rows(plan, plan.chunk_rows(chunk), frames)
 
 
 def _stored_checksum(tables: SparkTables, table: str, snapshot_id: int, scope: Scope) -> Checksum:

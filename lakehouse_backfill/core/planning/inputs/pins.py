@@ -184,12 +184,27 @@ def own_rows(pin: SourcePin, scope: Scope) -> tuple[RowRange, ...]:
     return tuple(replace(rows, column=pin.partition_column, path=()) for rows in ranges)
 
 
-def own_rows_notes(scope: Scope, pins: tuple[SourcePin, ...]) -> tuple[str, ...]:
-    """Say which sources are cut by the partitions; raises ConfigError where one cannot be."""
-    return tuple(_own_rows_note(scope.field, pin) for pin in pins if pin.partition_column)
+def own_rows_notes(
+    scope: Scope, pins: tuple[SourcePin, ...], keys: ScopeField | None = None
+) -> tuple[str, ...]:
+    """Say which sources are cut by the partitions; raises ConfigError where one cannot be.
+
+    `keys` is the field of chunks by key. There all sources are cut, or none: of a job that reads
+    one of them whole, nobody could tell whether the rows beside a chunk are in another one.
+    """
+    cut = [pin for pin in pins if pin.partition_column]
+    whole = [pin.name for pin in pins if pin.role == "source" and not pin.partition_column]
+    if keys is not None and cut and whole:
+        raise ConfigError(
+            f"sources.{whole[0]} is read whole by chunks by key, and sources.{cut[0].name} is not",
+            fix="name partition_column of all sources, or of none",
+            field=f"sources.{whole[0]}.partition_column",
+        )
+    parts = "partitions" if keys is None else "buckets"
+    return tuple(_own_rows_note(keys or scope.field, pin, parts) for pin in cut)
 
 
-def _own_rows_note(field: ScopeField, pin: SourcePin) -> str:
+def _own_rows_note(field: ScopeField, pin: SourcePin, parts: str) -> str:
     name, place = pin.partition_column, f"sources.{pin.name}.partition_column"
     is_time = field.type in TIME_TYPES and not is_bucket(field.transform)
     if field.is_whole_table or is_time:
@@ -208,7 +223,7 @@ def _own_rows_note(field: ScopeField, pin: SourcePin) -> str:
             fix=f"name a column of the same type: {', '.join(fitting) or 'it has none'}",
             field=place,
         )
-    return f"{pin.name}: a chunk reads only rows whose {name} is in its own partitions"
+    return f"{pin.name}: a chunk reads only rows whose {name} is in its own {parts}"
 
 
 def unaccepted_input_warnings(

@@ -47,5 +47,7 @@ def restrict_to_dry_run(resolved: ResolvedManifest, labels: tuple[str, ...]) -> 
             "target": manifest.target.model_copy(update={"partitions": values}),
         }
     )
-    update = {"manifest": intent, "scope": part, "chunks": resolve.cut_chunks(part, size)}
+    is_by_key = resolved.chunks[0].keys is not None
+    chunks = resolved.chunks if is_by_key else resolve.cut_chunks(part, size)
+    update = {"manifest": intent, "scope": part, "chunks": chunks}
     return resolved.model_copy(update=update)

@@ -148,10 +148,14 @@ def recut_chunks(
 ) -> tuple[tuple[Chunk, ...], dict[str, str]]:
     """Cut the partitions anew: what stays and what loses rows of each old chunk, then the rest.
 
-    Gives all chunks, and of those that an old chunk is the origin of, that chunk's id.
+    Gives all chunks, and of those that an old chunk is the origin of, that chunk's id. Chunks by
+    key are computed again as they were cut; what is not computed is one chunk.
     """
+    is_by_key = old[0].keys is not None
+    if is_by_key and recomputed:
+        return old, {}
     groups: list[tuple[str, tuple[str, ...]]] = []
-    for chunk in old:
+    for chunk in old[:1] if is_by_key else old:
         rest = [label for label in chunk.partitions if label not in recomputed]
         stays = tuple(label for label in rest if label not in erased)
         loses = tuple(label for label in rest if label in erased)

@@ -208,10 +208,15 @@ def describe_scope(context: Context, resolved: ResolvedManifest) -> str:
             found = context.tables.estimate(target.table, target.snapshot_id, ())
             size = f"{found.files:,} files, {found.rows:,} rows, {found.size_bytes:,} bytes"
         return (
-            f"the whole table, as declared: {size}, all of it staged as one chunk and swapped by "
-            "one commit; any live commit to it is a conflict"
+            f"the whole table, as declared: {size}, all of it {_staged_as(resolved)} and swapped "
+            "by one commit; any live commit to it is a conflict"
         )
     return resolve.scope_note(scope)
+
+
+def _staged_as(resolved: ResolvedManifest) -> str:
+    count = len(resolved.chunks)
+    return "staged as one chunk" if count == 1 else f"staged in {count:,} chunks"
 
 
 def _named_rows_note(context: Context, resolved: ResolvedManifest) -> str:

@@ -1,0 +1,148 @@
+"""Chunks of a whole table by buckets of its key: killed, gone on with, and compared by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+import yaml
+
+from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.project import Project
+from lakehouse_backfill.wiring.adapters import Adapters
+from tests.support.fakes.kills import Killed, hooked
+from tests.support.spark.lake import Lake
+
+pytestmark = [pytest.mark.lake]
+
+JOB = """
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F
+
+@transform(name="out", version="21.0.0", inputs=("src",))
+def job(context, src):
+    reason = F.when(F.col("name") == "bad", F.lit("no name")).alias("_reject_reason")
+    found = src.groupBy("id").agg(F.max("name").alias("name"), F.sum("v").alias("v"))
+    return found.select("id", "name", "v", reason)
+"""
+ANSWERS = "consumers: []\nclassification: internal\nretention_days: unlimited\n"
+BUCKETS = 5
+
+
+@pytest.fixture
+def project(lake: Lake) -> Project:
+    where = str(lake.profile_folder)
+    real = {k: v.replace("${project}", where) for k, v in lake.profile.catalog.items()}
+    profile = lake.profile.model_copy(update={"catalog": real})
+    (lake.project / "catalog").mkdir(exist_ok=True)
+    lake.sql("CREATE TABLE {ns}.out (id bigint, name string, v bigint) USING iceberg")
+    lake.append("out", *((number, "old", number) for number in range(60)))
+    lake.sql("CREATE TABLE {ns}.src (id bigint, name string, v bigint, t date) USING iceberg")
+    rows = [(n % 40, f"n{n % 3}", n, date(2024, 1, 1 + n % 28)) for n in range(200)]
+    lake.append("src", *rows, *((n, "bad", 1, date(2024, 1, 1)) for n in range(70, 73)))
+    return Project(Adapters(lake.project, profile, NullProgress(), "dev"))
+
+
+def planned(project: Project, lake: Lake, own: str | None = None, parallel: int = 1) -> str:
+    """Plan a run of the whole table in chunks by key, and approve it."""
+    contract = Path(project.add_product(lake.table("out"), "lead").file)
+    contract.write_text(contract.read_text().replace("key: []", "key: [id]") + ANSWERS)
+    lake.job(JOB, "jobs/out/transform.py")
+    manifest = Path(project.new_manifest(contract.stem, None, None, "why", "bug_fix", "ann").file)
+    drawn = yaml.safe_load(manifest.read_text())
+    window = {"column": "t", "from": date(2023, 12, 1), "to": date(2024, 2, 1)}
+    drawn["sources"]["src"] |= {"table": lake.table("src"), "range": window}
+    # Jobs of one name and version have one code in the lake, which other tests use too.
+    drawn["transform"]["version"] = "21.0.0"
+    if own is not None:
+        drawn["sources"]["src"]["partition_column"] = own
+    buckets = {"column": "id", "count": BUCKETS}
+    drawn["limits"] = {"key_buckets": buckets, "parallel": parallel}
+    drawn["safety"] = drawn.get("safety", {}) | {"max_rejected_share": 0.5}
+    manifest.write_text(yaml.safe_dump(drawn))
+    run_id = str(project.plan(manifest, by="ann").run_id)
+    project.approve(run_id, by="lead")
+    return run_id
+
+
+def held(lake: Lake, short: str) -> list[tuple[Any, ...]]:
+    rows = lake.catalog.load_table(lake.table(short)).scan().to_arrow()
+    return duckdb.from_arrow(rows).order("id").fetchall()
+
+
+def computed(lake: Lake) -> list[tuple[Any, ...]]:
+    """Compute what the job computes by DuckDB."""
+    source = duckdb.from_arrow(lake.catalog.load_table(lake.table("src")).scan().to_arrow())
+    return source.query(
+        "source",
+        "SELECT id, max(name), sum(v)::BIGINT FROM source WHERE name <> 'bad' "
+        "GROUP BY id ORDER BY id",
+    ).fetchall()
+
+
+@contextmanager
+def killed_on(point: str, time: int) -> Iterator[None]:
+    """Kill the process when it reaches a point for the n-th time."""
+    reached = Counter[str]()
+
+    def kill(found: str) -> None:
+        reached[found] += 1
+        if found == point and reached[found] == time:
+            raise Killed(point)
+
+    with pytest.raises(Killed), hooked(kill):
+        yield
+
+
+@pytest.mark.req("P3", "X2", "X3")
+def test_chunks_by_key_are_gone_on_with_after_kills_and_make_the_whole_table(
+    lake: Lake, project: Project
+) -> None:
+    run_id = planned(project, lake)
+    before = held(lake, "out")
+    for point, time in (
+        ("Spark.overwrite:committed", 1),
+        ("ControlLog.backfill_chunk_run:committing", 2),
+        ("Spark.overwrite:committing", 2),
+    ):
+        with killed_on(point, time):
+            project.run(run_id, "ann", take_over=True)
+        chunks = project.chunks(run_id).chunks
+    statuses = [chunk.status for chunk in chunks]
+    assert statuses.count("done") in range(1, BUCKETS)
+    found = project.run(run_id, "ann", take_over=True).to_dict()
+    assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
+    wanted = computed(lake)
+    ledger = project.chunks(run_id).chunks
+    assert sum(chunk.output_rows or 0 for chunk in ledger) == len(wanted)
+    assert sum(chunk.rejected_rows or 0 for chunk in ledger) == 3
+    assert {chunk.input_rows for chunk in ledger} == {203}
+    assert held(lake, "out") == before
+    project.accept(run_id, by="lead")
+    project.publish(run_id, by="lead")
+    assert held(lake, "out") == wanted
+    checks = project.verify(run_id, deep=True).to_dict()["checks"]
+    assert [check["name"] for check in checks if check["ok"] is False] == []
+    project.rollback(lake.table("out"), reason="wrong", by="lead")
+    assert held(lake, "out") == before
+
+
+@pytest.mark.req("P3", "X2", "X3")
+def test_chunks_by_key_read_only_their_own_rows_where_the_source_names_the_key(
+    lake: Lake, project: Project
+) -> None:
+    run_id = planned(project, lake, own="id", parallel=2)
+    with killed_on("ControlLog.backfill_chunk_run:committing", 2):
+        project.run(run_id, "ann", take_over=True)
+    found = project.run(run_id, "ann", take_over=True).to_dict()
+    assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
+    assert sum(chunk.input_rows or 0 for chunk in project.chunks(run_id).chunks) == 203
+    project.accept(run_id, by="lead")
+    project.publish(run_id, by="lead")
+    assert held(lake, "out") == computed(lake)

@@ -1,0 +1,264 @@
+"""Chunks of a whole table by key: each row is in exactly one, and what cannot be cut is refused."""
+
+from __future__ import annotations
+
+from datetime import date, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehouse_backfill.core.planning import estimates
+from lakehouse_backfill.core.planning.inputs import pins
+from lakehouse_backfill.core.planning.scope import key_buckets
+from lakehouse_backfill.core.planning.scope.key_buckets import cut_by_key, describe_chunk
+from lakehouse_backfill.core.planning.target.catch_up import recut_chunks
+from lakehouse_backfill.core.staging.checks import judge_chunk
+from lakehouse_backfill.core.validation import gates
+from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.values import bucket_number
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.partitions import (
+    WHOLE_TABLE_FIELD,
+    Chunk,
+    RowRange,
+    Scope,
+    scope_row_ranges,
+)
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
+from lakehouse_backfill.domain.tables.files import LiveFile
+from lakehouse_backfill.errors import BackfillError, ConfigError
+from tests.support.examples.plans import NOON, a_plan, columns_of, with_fields
+from tests.support.fakes.context import contract, declared
+
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    "date": st.dates(),
+    "timestamptz": st.datetimes(timezones=st.just(timezone.utc)),
+    "decimal(10, 2)": st.integers(-(10**9), 10**9).map(lambda n: Decimal(n).scaleb(-2)),
+    "binary": st.binary(max_size=20),
+}
+
+
+def unpartitioned(kind: str = "long", **changes: Any) -> Contract:
+    columns = [{"name": "id", "type": kind}, {"name": "amount", "type": "double"}]
+    fields = {"key": ["id", "amount"], "partitioning": [], "columns": columns} | changes
+    return contract(**fields)
+
+
+def run_of(count: int, column: str = "id", **changes: Any) -> RunManifest:
+    target = {"partitions": {"whole_table": True}} | changes.pop("target", {})
+    limits = {"key_buckets": {"column": column, "count": count}}
+    fields = declared().manifest.model_dump(mode="json", by_alias=True)
+    return RunManifest.model_validate(fields | {"target": target, "limits": limits} | changes)
+
+
+def holds(chunk: Chunk, kind: str, value: Any) -> bool:
+    """Say whether a row is in the chunk, by the ranges that engines filter rows with."""
+    assert chunk.keys is not None
+    return any(
+        value is None
+        if rows.is_null
+        else value is not None
+        and rows.equals == bucket_number(f"bucket[{rows.buckets}]", kind, value)
+        for rows in scope_row_ranges(chunk.keys)
+    )
+
+
+@pytest.mark.req("P3")
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), count=st.integers(1, 40))
+def test_each_row_is_in_exactly_one_chunk_also_one_without_a_key(
+    kind: str, data: Any, count: int
+) -> None:
+    chunks = cut_by_key(run_of(count), unpartitioned(kind), None)
+    value = data.draw(st.none() | KINDS[kind])
+    assert len(chunks) == len({chunk.chunk_id for chunk in chunks}) == count
+    assert sum(holds(chunk, kind, value) for chunk in chunks) == 1
+
+
+def test_a_run_that_declares_no_buckets_has_no_chunks_by_key() -> None:
+    assert cut_by_key(declared().manifest, contract(), None) == ()
+
+
+def test_chunks_and_their_cost_are_described() -> None:
+    chunks = cut_by_key(run_of(3), unpartitioned(), None)
+    assert [chunk.chunk_id for chunk in chunks][2] == "c0003-bucket-2-of-3"
+    assert [describe_chunk(chunk) for chunk in chunks][:2] == [
+        "all, bucket 0 and null of bucket[3](id)", "all, bucket 1 of bucket[3](id)",
+    ]  # fmt: skip
+    note = key_buckets.chunks_note(whole_plan(3).resolved)
+    assert note.startswith("3 chunks by bucket[3](id), each one commit and at least one file: each")
+    assert "read and computed 3 times" in note
+
+
+EXTERNAL = {"name": "x", "version": "1.0.0", "file": "jobs/x.py", "writer": "external"}
+ONE_CHUNK = "remove limits.key_buckets: the table is staged as one chunk"
+
+
+@pytest.mark.req("P3")
+@pytest.mark.parametrize(
+    ("manifest", "of", "problem", "fix"),
+    [
+        (run_of(4, "name"), unpartitioned(), "name is not in the key of", "the key: id; or"),
+        (run_of(4, "amount"), unpartitioned(), "amount is double, which Iceberg cuts", "key: id"),
+        (
+            run_of(4), contract(), "is partitioned, and each chunk would leave",
+            "target.partitions.column: day",
+        ),
+        (
+            run_of(4, target={"partitions": {"column": "day", "values": [date(2020, 1, 2)]}}),
+            contract(), "the run restates partitions, which are its chunks",
+            "limits.partitions_per_chunk says how many",
+        ),
+        (
+            run_of(4, target={"publish_mode": "merge", "merge": {"version": "amount"}}),
+            unpartitioned(), "a merge counts for each chunk", ONE_CHUNK,
+        ),
+        (
+            run_of(4, target={"row_predicate": {"id": 1}}), unpartitioned(),
+            "rows beside target.row_predicate are carried over", ONE_CHUNK,
+        ),
+        (
+            run_of(4, target={"columns": ["amount"]}), unpartitioned(),
+            "columns beside target.columns are carried over", ONE_CHUNK,
+        ),
+        (
+            run_of(4, transform=EXTERNAL), unpartitioned(),
+            "another engine writes the whole shadow", ONE_CHUNK,
+        ),
+    ],
+    ids=[
+        "not in the key", "type", "partitioned", "partitions", "merge", "rows", "columns", "writer",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_by_key_is_refused(
+    manifest: RunManifest, of: Contract, problem: str, fix: str
+) -> None:
+    with pytest.raises(BackfillError) as refused:
+        cut_by_key(manifest, of, None)
+    assert problem in refused.value.problem
+    assert fix in refused.value.fix
+    assert refused.value.state
+    assert str(refused.value.field).startswith("limits.key_buckets")
+
+
+@pytest.mark.req("P3")
+def test_a_revision_computes_chunks_by_key_again_or_takes_the_table_over_as_one() -> None:
+    old = cut_by_key(run_of(3), unpartitioned(), None)
+    assert recut_chunks(old, (), ("all",), 16) == (old, {})
+    (left,), origins = recut_chunks(old, ("all",), (), 16)
+    assert (left.partitions, left.keys) == (("all",), None)
+    assert origins == {left.chunk_id: old[0].chunk_id}
+
+
+def whole_plan(count: int) -> Plan:
+    chunks = cut_by_key(run_of(count), unpartitioned(), None)
+    scope = Scope(field=WHOLE_TABLE_FIELD, partitions=("all",))
+    return with_fields(a_plan(), resolved__chunks=chunks, resolved__scope=scope)
+
+
+def checksum(rows: int) -> Checksum:
+    return Checksum(rows=rows, xor=rows, total=rows * 1000, shape="12345678")
+
+
+def records(plan: Plan, *rows: int) -> tuple[ChunkRecord, ...]:
+    return tuple(
+        ChunkRecord(
+            run_id=plan.run_id,
+            chunk_id=chunk.chunk_id,
+            partitions=chunk.partitions,
+            status="done",
+            input_rows=9,
+            output_rows=count,
+            outside_rows=0,
+            checksum=checksum(count).text if count else "lhb-rowhash-1:0:0:" + "0" * 32,
+            seconds=1.0,
+            snapshot_id=1,
+            finished_at=NOON,
+            epoch=1,
+        )
+        for chunk, count in zip(plan.resolved.chunks, rows, strict=True)
+    )
+
+
+@pytest.mark.req("P3", "Q1")
+@pytest.mark.parametrize(
+    ("rows", "stored", "passed"),
+    [
+        ((2, 0, 5), checksum(2) + checksum(5), True),
+        ((2, 1, 5), checksum(2) + checksum(5), False),
+        ((2, 0, 5), checksum(2) + checksum(5) + checksum(5), False),
+        ((2, 0, 5), None, False),
+        ((0, 0, 0), None, True),
+    ],
+    ids=["sum", "a chunk is missing", "a chunk twice", "nothing stored", "no rows"],
+)
+def test_the_whole_table_holds_the_sum_of_its_chunks(
+    rows: tuple[int, ...], stored: Checksum | None, passed: bool
+) -> None:
+    plan = whole_plan(3)
+    held = {} if stored is None else {"all": stored}
+    result = gates.check_stored_as_computed(plan, records(plan, *rows), held, "12345678")
+    assert result.passed is passed
+    assert result.detail.startswith("sum of 3 chunk checksums, against the whole table")
+
+
+def test_chunks_by_key_are_estimated_to_hold_equal_shares_and_to_read_all() -> None:
+    resolved = whole_plan(4).resolved
+    file = LiveFile(path="f", spec_id=0, partition="all", rows=10, size_bytes=101)
+    found = estimates.estimate_outputs(resolved, (file,), None).by_chunk
+    assert [(one.files, one.rows, one.size_bytes) for one in found] == [(1, 3, 26)] * 4
+    empty = estimates.estimate_outputs(resolved, (), None).by_chunk
+    assert [(one.files, one.rows) for one in empty] == [(0, 0)] * 4
+    read = estimates.read_for_chunks(resolved, estimates.Inputs(2, 30, 400))
+    assert read == estimates.Inputs(8, 120, 1600)
+
+
+def own_source(name: str, column: str | None) -> SourcePin:
+    return SourcePin(
+        name=name,
+        role="source",
+        table=f"bronze.{name}",
+        requested="head",
+        snapshot_id=1,
+        mode="tag",
+        partition_column=column,
+        columns=columns_of({"own": "long", "at": "date"}),
+    )
+
+
+@pytest.mark.req("P3")
+def test_a_source_that_names_the_key_is_read_by_bucket_and_once() -> None:
+    plan = whole_plan(4)
+    pin = own_source("raw", "own")
+    resolved = plan.resolved.model_copy(update={"sources": (pin,)})
+    keys = resolved.chunks[0].keys
+    assert keys is not None
+    assert pins.own_rows_notes(resolved.scope, (pin,), keys.field) == (
+        "raw: a chunk reads only rows whose own is in its own buckets",
+    )
+    assert pins.own_rows(pin, keys) == (
+        RowRange("own", is_null=True), RowRange("own", equals=0, buckets=4),
+    )  # fmt: skip
+    assert estimates.read_for_chunks(resolved, estimates.Inputs(2, 30, 400)) == (2, 30, 400)
+    assert "a row of another one fails it" in key_buckets.chunks_note(resolved)
+    with pytest.raises(ConfigError, match=r"sources.other is read whole by chunks by key"):
+        pins.own_rows_notes(resolved.scope, (pin, own_source("other", None)), keys.field)
+
+
+@pytest.mark.req("P3", "Q9")
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_a_row_that_the_chunk_of_its_key_does_not_read_halts_the_run(is_recovered: bool) -> None:
+    plan = whole_plan(2)
+    (record, _) = records(plan, 5, 5)
+    lost = record.model_copy(update={"outside_rows": 1, "recovered": is_recovered})
+    facts = ChunkFacts(rows={"all": 5}, null_keys={}, duplicate_keys=0)
+    failed = [one for one in judge_chunk(plan, lost, facts, 0, ()) if not one.passed]
+    assert [(one.name, one.blocking) for one in failed] == [("rows lie inside the chunk", True)]
