@@ -42,7 +42,7 @@ def jars_with_driver(folder: Path) -> Path:
     return folder
 
 
-# Some thirty processes, five of which start Spark, beside another suite on two cores.
+# Some thirty processes, three of which start Spark, beside another suite on two cores.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_steps_of_the_readme_run_as_they_are_printed(
@@ -51,7 +51,8 @@ def test_the_steps_of_the_readme_run_as_they_are_printed(
     """SQLite: the variable names the profile. PostgreSQL: `default` does, and the uri is secret.
 
     The steps on SQLite end where the run begins: from there on both are the same, and the demo
-    takes them on SQLite.
+    takes them on SQLite. There each command starts Spark by itself; on PostgreSQL `doctor` does,
+    and the later ones share a warm session.
     """
     warehouse = f"file://{tmp_path}/own/warehouse"
     variables = {"LAKEHOUSE_BACKFILL_JARS": str(jars_with_driver(tmp_path / "jars"))}
@@ -89,7 +90,10 @@ def test_the_steps_of_the_readme_run_as_they_are_printed(
         shown = newcomer.follow(f"{line} --spark" if is_asked else line)
         if is_asked:
             assert "answers, and reads catalog lake" in shown
+            assert "ready" in newcomer.type("lakehouse-backfill session start --idle 5")
         seen[verb] = amounts(catalog)
+    if kind == "postgres":
+        newcomer.type("lakehouse-backfill session stop")
     assert seen["accept"] == WRONG
     assert seen["publish"] == RIGHT
     assert seen["rollback"] == WRONG
