@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
 from tests.support.fakes.kills import Killed, hooked
@@ -49,17 +50,19 @@ def project(lake: Lake) -> Project:
     return Project(Adapters(lake.project, profile, NullProgress(), "dev"))
 
 
-def planned(project: Project, lake: Lake, own: str | None = None, parallel: int = 1) -> str:
+def planned(
+    project: Project, lake: Lake, job: str = JOB, own: str | None = None, parallel: int = 1
+) -> str:
     """Plan a run of the whole table in chunks by key, and approve it."""
     contract = Path(project.add_product(lake.table("out"), "lead").file)
     contract.write_text(contract.read_text().replace("key: []", "key: [id]") + ANSWERS)
-    lake.job(JOB, "jobs/out/transform.py")
+    lake.job(job, "jobs/out/transform.py")
     manifest = Path(project.new_manifest(contract.stem, None, None, "why", "bug_fix", "ann").file)
     drawn = yaml.safe_load(manifest.read_text())
     window = {"column": "t", "from": date(2023, 12, 1), "to": date(2024, 2, 1)}
     drawn["sources"]["src"] |= {"table": lake.table("src"), "range": window}
     # Jobs of one name and version have one code in the lake, which other tests use too.
-    drawn["transform"]["version"] = "21.0.0"
+    drawn["transform"]["version"] = "21.0.1" if job != JOB else "21.0.0"
     if own is not None:
         drawn["sources"]["src"]["partition_column"] = own
     buckets = {"column": "id", "count": BUCKETS}
@@ -146,3 +149,13 @@ def test_chunks_by_key_read_only_their_own_rows_where_the_source_names_the_key(
     project.accept(run_id, by="lead")
     project.publish(run_id, by="lead")
     assert held(lake, "out") == computed(lake)
+
+
+@pytest.mark.req("P3", "Q9")
+def test_a_row_of_a_key_that_another_chunk_reads_halts_the_run(
+    lake: Lake, project: Project
+) -> None:
+    moved = JOB.replace('found.select("id"', 'found.select((F.col("id") + 1).alias("id")')
+    run_id = planned(project, lake, job=moved.replace("21.0.0", "21.0.1"), own="id")
+    with pytest.raises(ChecksFailed, match="outside and left out"):
+        project.run(run_id, "ann")
