@@ -88,10 +88,11 @@ def pending_post_publish(context: Context, product: str) -> tuple[str | None, tu
     if context.runs.status(run_id).state in (RunState.PUBLISHING, RunState.PUBLISH_HALTED):
         return None, ()  # only some steps are visible: the run is not published yet
     unsent = correction_topic.pending_topics(context, product)
+    left = tuple(f"rollback of {run}" for run in _left_of_group(context, plan, history))
     if row.action == "rollback":
         hooked = hooks.pending_hooks(context, plan, "after_rollback", row.token)
-        return run_id, (*unsent, *hooked)
-    pending = (*unsent, *hooks.pending_hooks(context, plan, "after_publish", row.token))
+        return run_id, (*unsent, *hooked, *left)
+    pending = (*unsent, *hooks.pending_hooks(context, plan, "after_publish", row.token), *left)
     if _declared_checks(plan) and _recorded_checks(context, plan, row) is None:
         pending = ("checks after publish", *pending)
     return run_id, pending
@@ -107,8 +108,30 @@ def run_post_publish(context: Context, product: str, by: str) -> None:
     run_id = pointer.newest_published_run(history)
     if row.action == "rollback":
         rollback.call_after_rollback_hooks(context, row)
+        if run_id is not None and _left_of_group(context, context.runs.plan(run_id), history):
+            group = rollback.publication_group(context, run_id)
+            reason = f"checks after publish of {run_id} failed"
+            rollbacks.roll_back_group(context, group, reason, by)
     elif run_id is not None:
         run_checks_and_hooks(context, context.runs.plan(run_id), row, by)
+
+
+def _left_of_group(
+    context: Context, plan: Plan, history: tuple[Publication, ...]
+) -> tuple[str, ...]:
+    """Return the runs that readers still see of a group that the run's failed checks took back.
+
+    Followed products go back one after the other, so that a process may stop between them.
+    """
+    rows = pointer.published_rows(history, plan.run_id)
+    if not rows or not _is_rollback_declared(plan):
+        return ()
+    recorded = _recorded_checks(context, plan, rows[0])
+    if recorded is None or not decisions.failed_blocking_checks(recorded):
+        return ()
+    group = rollback.publication_group(context, plan.run_id)
+    left = rollbacks.accepted_members(context, group)
+    return left if len(left) < len(group) else ()
 
 
 def require_no_failed_checks(context: Context, plan: Plan, by: str) -> None:
@@ -240,6 +263,8 @@ def _checks_failed_error(
     details = gate_registry.describe_checks(failed)
     if not is_seen:
         state = f"version {row.version} was rolled back; readers see what they saw before"
+        if refused is not None:
+            state += f"; another of its group could not be rolled back: {refused.problem}"
         fix = plan_command(plan.manifest_file, plan.run_id)
     elif refused is not None:
         reason = f"it could not be rolled back: {refused.problem}"

@@ -74,7 +74,9 @@ def publish_together(
     """
     plans = [context.runs.plan(run_id) for run_id in dict.fromkeys(run_ids)]
     _require_one_kind(context, plans)
-    return _publish_and_check(context, plans, by, tuple(plan.run_id for plan in plans), {})
+    outcomes = _publish_and_check(context, plans, by, tuple(plan.run_id for plan in plans), {})
+    table_group.require_all_published(context, plans, outcomes)
+    return outcomes
 
 
 def _require_one_kind(context: Context, plans: list[Plan]) -> None:
@@ -110,6 +112,8 @@ def _publish_and_check(
         outcomes = _publish_or_resume(_Driver(context, plans, by, detail, leases))
     failed: list[errors.ChecksFailed] = []
     for plan in plans:
+        if plan.run_id not in outcomes:
+            continue
         row = outcomes[plan.run_id].publication
         try:
             post_publish.run_checks_and_hooks(context, plan, row, by)
@@ -240,15 +244,18 @@ def _publish_or_resume_followed(
     driver: _Driver, visible: dict[str, Publication]
 ) -> dict[str, PublishOutcome]:
     """Finish the runs of a group that have landed; swap in the files of the others together."""
-    landed = dict[str, PublishOutcome]()
-    for run_id, run in list(driver.driven.items()):
+    landed, begun = dict[str, PublishOutcome](), dict(driver.driven)
+    for run_id, run in begun.items():
         done = None if run_id in visible else run.resume()
         if done is not None:
             driver.finish(run, done[0])
             landed[run_id] = PublishOutcome(*done, was_published=False)
     left = [plan for plan in driver.plans if plan.run_id not in (*visible, *landed)]
-    if not (driver.driven or landed):
+    if not begun:
         left = driver.plans if left else []  # Nothing was interrupted: all of them, or none.
+    elif visible or landed:
+        # The commit was made: what is not interrupted was decided since, e.g. rolled back.
+        left = [plan for plan in left if plan.run_id in begun]
     finished = _finish_visible(driver, visible) | landed
     if not left:
         return finished
@@ -260,6 +267,7 @@ def _publish_or_resume_followed(
 def _take_up(driver: _Driver) -> dict[str, Publication]:
     """Drive the interrupted runs, and return the publications that readers see."""
     context, visible = driver.context, dict[str, Publication]()
+    table_group.require_same_group(context, driver.plans)
     for plan in driver.plans:
         status = context.runs.status(plan.run_id)
         if status.state is RunState.PUBLISHING:

@@ -15,6 +15,7 @@ from lakehouse_backfill.core.publication.rollback import (
     Rollback,
     apply_rollback,
     plan_rollback,
+    publication_group,
     require_kept_history,
 )
 from lakehouse_backfill.core.runs import roles
@@ -42,17 +43,29 @@ def rollback_together(
     return _take_back(context, ways, reason, by)
 
 
+def accepted_members(context: Context, group: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the runs of a group that readers see as they were published with it."""
+    found = []
+    for run_id in group:
+        row = context.versions.pointer(context.runs.plan(run_id).product).accepted
+        is_seen = row is not None and (row.run_id, row.action) == (run_id, "publish")
+        # One that was published again since, alone or with others, is another publication.
+        if is_seen and set(publication_group(context, run_id)) == set(group):
+            found.append(run_id)
+    return tuple(found)
+
+
 def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: str) -> None:
     """Roll back what was published together; products whose pointer moved on stay.
 
-    Followed products that one commit cannot restore go back by a commit each.
+    Followed products that one commit cannot restore go back by a commit each: one that is refused
+    does not keep the others, and its error is raised at the end.
     """
     ways = []
-    for plan in (context.runs.plan(run_id) for run_id in group):
+    for plan in map(context.runs.plan, accepted_members(context, group)):
         row = context.versions.pointer(plan.product).accepted
-        if row is not None and (row.run_id, row.action) == (plan.run_id, "publish"):
-            target = plan_rollback(context, plan.product, row.supersedes, ())
-            ways.append((plan.resolved.contract, target))
+        target = plan_rollback(context, plan.product, row.supersedes if row else None, ())
+        ways.append((plan.resolved.contract, target))
     acts = {
         contract.product: Rollback(context, contract, way, reason, by) for contract, way in ways
     }
@@ -60,8 +73,14 @@ def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: s
         if any(contract.publication == "follow" for contract, _ in ways):
             _require_one_commit(context, acts)
     except Unsupported:
+        refused: list[BackfillError] = []
         for contract, way in ways:
-            apply_rollback(context, contract, way, reason, by)
+            try:
+                apply_rollback(context, contract, way, reason, by)
+            except reserve.REFUSALS as error:
+                refused.append(error)
+        if refused:
+            raise refused[0] from None
     else:
         _take_back(context, tuple(ways), reason, by)
 

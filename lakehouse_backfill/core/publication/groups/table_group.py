@@ -7,18 +7,21 @@ then the versions are finished, else the same commit is made again, or all is gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import signatures
 from lakehouse_backfill.core.planning.inputs.pins import head_snapshot_id
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.publication import AcceptedRun
+from lakehouse_backfill.core.publication.rollback import publication_group
 from lakehouse_backfill.core.runs import hooks
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import reserve, steps
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.tables.commits import CommitResult
 
 Release = Callable[[errors.BackfillError], None]
@@ -41,6 +44,47 @@ def require_one_commit(context: Context, plans: Sequence[Plan]) -> None:
     context.publisher.require_one_commit(
         tuple((plan.resolved.target.table, plan.resolved.scope) for plan in plans)
     )
+
+
+def require_same_group(context: Context, plans: Sequence[Plan]) -> None:
+    """Raise Blocked when one of the runs is half published with others than these.
+
+    The process that began may still commit to the tables of its own group: a refusal of another
+    group would release a version that lands all the same.
+    """
+    ours = {plan.run_id for plan in plans}
+    for plan in plans:
+        state = context.runs.status(plan.run_id).state
+        if state is not RunState.PUBLISHING or publish_modes.is_pinned_product(plan):
+            continue
+        group = set(publication_group(context, plan.run_id)) or {plan.run_id}
+        left_out = [
+            run_id
+            for run_id in sorted(group - ours)
+            if context.runs.status(run_id).state is not RunState.PUBLISHED
+        ]
+        if left_out or not ours <= group:
+            with_others = ", ".join(sorted(group - {plan.run_id}))
+            raise errors.Blocked(
+                f"the publication of {plan.run_id} "
+                f"{f'together with {with_others}' if with_others else 'alone'} was begun",
+                state="this command changed nothing",
+                fix=f"lakehouse-backfill recover {plan.run_id}, then repeat the command",
+            )
+
+
+def require_all_published(
+    context: Context, plans: Sequence[Plan], published: Container[str]
+) -> None:
+    """Raise IllegalMove when runs of a group were taken back since it was begun."""
+    left_out = [plan.run_id for plan in plans if plan.run_id not in published]
+    if left_out:
+        states = ", ".join(f"{run} is {context.runs.status(run).state.value}" for run in left_out)
+        raise errors.IllegalMove(
+            f"the group had been published, and not all of it any more: {states}",
+            state="the others are published, and readers see them",
+            fix=f"lakehouse-backfill publish {left_out[0]}, if readers are to see it again",
+        )
 
 
 def swap_together(
