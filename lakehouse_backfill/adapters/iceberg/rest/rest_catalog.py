@@ -13,6 +13,7 @@ from pyiceberg.catalog.rest import Endpoints, RestCatalog
 from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
+    BadRequestError,
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchTableError,
@@ -106,7 +107,10 @@ class ResendingRestCatalog(RestCatalog):
             response.raise_for_status()
         except HTTPError as error:
             unknown = dict.fromkeys((500, 502, 504), CommitStateUnknownException)
-            _handle_non_200_response(error, {409: CommitFailedException, **unknown})
+            # A server that does not know the request has taken nothing.
+            refused = dict.fromkeys((404, 405, 406, 410, 415, 422, 501), BadRequestError)
+            known = {409: CommitFailedException, **unknown, **refused}
+            _handle_non_200_response(error, known)
 
     @contextmanager
     def _answers_told_apart(self, tables: tuple[Table, ...]) -> Iterator[None]:

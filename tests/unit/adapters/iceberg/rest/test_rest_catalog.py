@@ -11,12 +11,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from pyiceberg.exceptions import NoSuchTableError, RESTError, UnauthorizedError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    NoSuchTableError,
+    RESTError,
+    UnauthorizedError,
+)
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
 
+from lakehouse_backfill.adapters.iceberg.rest.answers import commit_refusal
 from lakehouse_backfill.adapters.iceberg.rest.request_sender import KEY_HEADER
 from lakehouse_backfill.adapters.iceberg.rest.rest_catalog import ResendingRestCatalog
+from lakehouse_backfill.errors import Unsupported
 
 
 class Server(BaseAdapter):
@@ -119,3 +126,11 @@ def test_the_token_of_a_table_is_sent_with_its_commits_only_whatever_other_threa
     look()
     tokens = [token for token, _ in server.asked]
     assert tokens == ["of-u", "mine", "of-v", "mine"]
+
+
+def test_a_server_that_does_not_know_commits_of_several_tables_has_certainly_refused() -> None:
+    named: Any = SimpleNamespace(name=lambda: ("silver", "t"), config={})
+    change: Any = SimpleNamespace(table=named, requirements=(), updates=())
+    with pytest.raises(BadRequestError) as refused:
+        catalog_on(Server(good="token-2")).commit_tables((change, change))
+    assert isinstance(commit_refusal(refused.value, "silver.t", "as before"), Unsupported)
