@@ -41,6 +41,12 @@ def require_one_commit(context: Context, plans: Sequence[Plan]) -> None:
                 "with others",
                 fix=f"lakehouse-backfill publish {plan.run_id}",
             )
+    tables = [plan.resolved.target.table for plan in plans]
+    if len(set(tables)) < len(tables):
+        # Each part of the commit needs the table's head: the second would replace the first.
+        raise errors.Unsupported(
+            "two of the runs restate the same table", fix="publish one after the other"
+        )
     context.publisher.require_one_commit(
         tuple((plan.resolved.target.table, plan.resolved.scope) for plan in plans)
     )

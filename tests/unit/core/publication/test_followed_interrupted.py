@@ -27,7 +27,7 @@ AFTER = {"suites": [{"file": "after.json"}], "on_failed": "rollback"}
 
 
 def _terms(product: str, **terms: Any) -> Any:
-    return contract(product=product, table=product, publication="follow", **terms)
+    return contract(**{"product": product, "table": product, "publication": "follow", **terms})
 
 
 def _accepted(found: Context, product: str, **terms: Any) -> str:
@@ -105,6 +105,14 @@ def test_a_run_that_is_half_published_with_others_goes_with_no_other_group() -> 
     assert _heads(where) == [1, 1, 1]
     recover(me, runs[1], "ana")
     assert _heads(where) == [2, 2, 1]
+
+
+def test_two_runs_of_one_table_cannot_go_together() -> None:
+    _, found, runs = _world()
+    again = _accepted(found, "silver.d", table=PRODUCTS[0])
+    with pytest.raises(errors.Unsupported, match="restate the same table"):
+        publish_together(found, (*runs, again), "ana")
+    assert set(_states(found, (*runs, again))) == {RunState.ACCEPTED}
 
 
 def _zombie(found: Context, runs: tuple[str, ...], point: str, then: Callable[[], Any]) -> None:
