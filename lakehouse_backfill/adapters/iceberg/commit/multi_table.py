@@ -179,3 +179,6 @@ def _commit_in_database(catalog: SqlCatalog, changes: Sequence[TableChange]) -> 
             if not isinstance(done, CursorResult) or done.rowcount != 1:
                 raise CommitFailedException(f"{current.name()} has been changed by another writer")
         session.commit()
+    for current, new in staged:
+        # Of tables that ask for it, as a commit of one table does.
+        catalog._delete_old_metadata(new.io, current.metadata, new.metadata)

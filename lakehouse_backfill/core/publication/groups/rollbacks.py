@@ -39,6 +39,7 @@ def rollback_together(
     when one of the pointers moved, TargetChanged when one of the tables did.
     """
     for contract, way in ways:
+        roles.require_role(contract, "rollback", by, context.profile.environment)
         require_kept_history(context, contract.product, way)
     return _take_back(context, ways, reason, by)
 
@@ -88,7 +89,6 @@ def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: s
 def _take_back(context: Context, ways: Ways, reason: str, by: str) -> tuple[Publication, ...]:
     kinds = {contract.publication for contract, _ in ways}
     for contract, way in ways:
-        roles.require_role(contract, "rollback", by, context.profile.environment)
         if way.is_partial:
             raise _alone_error(contract.product, "only some of its partitions would")
         if len(kinds) > 1:

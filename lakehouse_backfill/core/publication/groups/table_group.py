@@ -8,6 +8,7 @@ then the versions are finished, else the same commit is made again, or all is gi
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from contextlib import ExitStack
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import signatures
@@ -118,9 +119,13 @@ def swap_together(
             hooks.require_hooks(
                 context, run.plan, "before_publish", token, run.status.epoch, version=version
             )
-        swaps = expose.adopt_shadows(
-            context, [(run.plan, reserved[run.plan.product], run.accepted) for run in runs]
-        )
+        members = [(run.plan, reserved[run.plan.product], run.accepted) for run in runs]
+        with ExitStack() as spans:
+            for plan, row, _ in members:
+                journal = context.journal.bind(**plan.labels)
+                facts = {"version": row.version, "publication": row.token}
+                spans.enter_context(journal.span("publish", **facts))
+            swaps = expose.adopt_shadows(context, members)
     except reserve.REFUSALS as error:
         if all(
             reserve.may_release(row, wanted[product], error) for product, row in reserved.items()

@@ -17,6 +17,7 @@ USED = {
     "pyiceberg.catalog.rest:RestCatalog._response_to_table": "vended credentials are renewed",
     "pyiceberg.catalog.rest:RestCatalog._refresh_token": "a new token for unregister",
     "pyiceberg.catalog.rest:RestCatalog._load_file_io": "files of a copy before it is registered",
+    "pyiceberg.catalog.sql:SqlCatalog._delete_old_metadata": "one commit of several tables",
     "pyiceberg.catalog.sql:SqlCatalog._update_and_stage_table": "one commit of several tables",
     "pyiceberg.catalog.sql:SqlCatalog._write_metadata": "one commit of several tables",
     "pyiceberg.catalog.rest:RestCatalog._split_identifier_for_path": "unregister",
