@@ -23,14 +23,20 @@ def refusing_past(catalog: Catalog, control: str) -> Callable[..., CommitTableRe
     commit = catalog.commit_table
 
     def commit_table(table: Table, *arguments: Any, **named: Any) -> CommitTableResponse:
-        ahead_s = table.metadata.last_updated_ms / 1000 - time.time()
-        if ahead_s > _CLOCK_TOLERANCE_S and ".".join(table.name()[:-1]) != control:
-            raise errors.EnvironmentDown(
-                f"{'.'.join(table.name())}: its last commit is {ahead_s:,.0f} s later than this "
-                "machine's clock: a clock is wrong, of this machine or of whoever made that commit",
-                state="nothing was committed to it; readers see what they saw before",
-                fix="set the clock right, then run the step again, not before that commit's time",
-            )
+        if ".".join(table.name()[:-1]) != control:
+            require_not_past(table)
         return commit(table, *arguments, **named)
 
     return commit_table
+
+
+def require_not_past(table: Table) -> None:
+    """Raise EnvironmentDown when a commit now would go before the table's last one."""
+    ahead_s = table.metadata.last_updated_ms / 1000 - time.time()
+    if ahead_s > _CLOCK_TOLERANCE_S:
+        raise errors.EnvironmentDown(
+            f"{'.'.join(table.name())}: its last commit is {ahead_s:,.0f} s later than this "
+            "machine's clock: a clock is wrong, of this machine or of whoever made that commit",
+            state="nothing was committed to it; readers see what they saw before",
+            fix="set the clock right, then run the step again, not before that commit's time",
+        )

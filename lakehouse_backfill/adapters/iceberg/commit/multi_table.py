@@ -18,6 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
+from lakehouse_backfill.adapters.iceberg.commit.clock import require_not_past
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import TableChange
 from lakehouse_backfill.adapters.iceberg.commit.swap import SwapAttempts
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import has_moved
@@ -154,6 +155,7 @@ def _commit_in_database(catalog: SqlCatalog, changes: Sequence[TableChange]) -> 
     staged = []
     for change in sorted(changes, key=lambda change: change.table.name()):
         current = catalog.load_table(change.table.name())
+        require_not_past(current)
         new = catalog._update_and_stage_table(
             current, current.name(), change.requirements, change.updates
         )
