@@ -97,8 +97,8 @@ def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
 #: Rows of both sides that are compared together, and their bytes: two batches are there at a time.
 BATCH_ROWS, BATCH_BYTES = 100_000, 8 << 20
 #: A group of partitions with more rows on a side, or more bytes, is compared in buckets of its
-#: keys: in about twice the processor time, and in no more memory however many rows there are.
-LARGE_ROWS, LARGE_BYTES = 400_000, 28 << 20
+#: keys: in two to three times the time, and in no more memory however many rows there are.
+LARGE_ROWS, LARGE_BYTES = 400_000, 160 << 20
 #: Buckets of a batch: a bucket is also divided, and none is read while another is compared.
 _BUCKETS_PER_BATCH = 2
 #: Of a task or a group of rows on workers, which begin anew with each.
