@@ -27,7 +27,7 @@ from pyiceberg.types import LongType, NestedField, TimestamptzType
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
     SnapshotChange,
     SwapProducer,
-    commit_snapshot,
+    snapshot_change,
 )
 from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import CHUNK_ID_PROPERTY
@@ -68,7 +68,7 @@ def stage(catalog: Catalog, shadow: str, labels: tuple[str, ...]) -> None:
         new[file.file_path] = _entry(file, None)
     change = SnapshotChange(head, tuple(head.manifests(table.io)), old, new)
     snapshot = SwapProducer(cache).write_snapshot(table, change, {CHUNK_ID_PROPERTY: "c1"}, 1)
-    commit_snapshot(table, snapshot, {}, "chunk")
+    snapshot_change(table, snapshot, {}, "chunk").land()
 
 
 def _files(table: Table, files: int, per_partition: int) -> Iterator[DataFile]:
@@ -135,4 +135,4 @@ def _commit(table: Table, snapshot_id: int, manifests: list[ManifestFile], files
         summary=Summary(Operation.APPEND, **totals),
         schema_id=table.metadata.current_schema_id,
     )
-    commit_snapshot(table, snapshot, {}, "fill")
+    snapshot_change(table, snapshot, {}, "fill").land()

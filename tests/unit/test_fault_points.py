@@ -255,7 +255,7 @@ def _is_known(call: ast.Call) -> bool:
     if text.endswith(".append"):
         return ".writeTo(" not in text
     return text in (
-        "self._writer.overwrite", "transaction.update_snapshot().overwrite",
+        "self._writer.overwrite", "self.overwrite", "transaction.update_snapshot().overwrite",
         "FromInputFile.table_metadata",
         # A catalog that is a catalog of PyIceberg: its callers hold it.
         "super().commit_table", "RestCatalog.commit_table",

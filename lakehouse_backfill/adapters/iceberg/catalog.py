@@ -34,7 +34,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.adapters.iceberg.commit.clock import refusing_past
+from lakehouse_backfill.adapters.iceberg.clock import refusing_past
 from lakehouse_backfill.adapters.iceberg.metadata import require_known_format, view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import adapt_table_names

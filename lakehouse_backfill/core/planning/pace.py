@@ -258,7 +258,9 @@ def floor_s(samples: list[Sample], size_bytes: int) -> float | None:
 def spread(values: list[float]) -> Spread:
     """Return the 10th, 50th and 90th percentile of at least one value, between neighbours."""
     ordered = sorted(values)
-    return Spread(**{name: round(_quantile(ordered, q), 3) for name, q in _QUANTILES.items()})
+    # Of values that are almost equal, rounding errors may leave a lower one above a higher one.
+    found = sorted(round(_quantile(ordered, share), 3) for share in _QUANTILES.values())
+    return Spread(**dict(zip(_QUANTILES, found, strict=True)))
 
 
 _QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}

@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
-from lakehouse_backfill.adapters.iceberg.commit.clock import require_not_past
+from lakehouse_backfill.adapters.iceberg.clock import require_not_past
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import TableChange
 from lakehouse_backfill.adapters.iceberg.commit.swap import SwapAttempts
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import has_moved

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.planning import pace
@@ -202,6 +202,12 @@ SAMPLES = st.lists(
 )  # fmt: skip
 
 
+@example(
+    [a_sample(rows=1.0, chunk_s=1.0, validation_s=more, publication_s=more)
+     for more in (None, 3512.681809818928)],
+    999999996,
+    1,
+)  # fmt: skip
 @given(SAMPLES, st.integers(0, 10**9), st.integers(1, 500))
 def test_percentiles_are_in_order_and_never_less_than_half_a_chunk_for_each(samples, rows, chunks):
     history = pace.learn(samples, rows, chunks, NOON, ENGINE)
