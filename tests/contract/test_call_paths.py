@@ -24,10 +24,10 @@ def command(*words: str) -> CallTrace:
 @pytest.mark.parametrize(
     ("words", "files", "in_a_row"),
     [
-        pytest.param(("status", "first"), 65, 13, id="status"),
-        pytest.param(("versions", PRODUCT), 34, 9, id="versions"),
-        pytest.param(("publish", "validated", "--by", "ana"), 123, 14, id="publish"),
-        pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 113, 14, id="rollback"),
+        pytest.param(("status", "first"), 66, 13, id="status"),
+        pytest.param(("versions", PRODUCT), 36, 9, id="versions"),
+        pytest.param(("publish", "validated", "--by", "ana"), 127, 14, id="publish"),
+        pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 116, 14, id="rollback"),
     ],
 )
 def test_a_command_enters_few_files(
