@@ -24,9 +24,9 @@ def command(*words: str) -> CallTrace:
 @pytest.mark.parametrize(
     ("words", "files", "in_a_row"),
     [
-        pytest.param(("status", "first"), 66, 13, id="status"),
-        pytest.param(("versions", PRODUCT), 36, 9, id="versions"),
-        pytest.param(("publish", "validated", "--by", "ana"), 127, 14, id="publish"),
+        pytest.param(("status", "first"), 67, 13, id="status"),
+        pytest.param(("versions", PRODUCT), 36, 10, id="versions"),
+        pytest.param(("publish", "validated", "--by", "ana"), 127, 15, id="publish"),
         pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 116, 14, id="rollback"),
     ],
 )
