@@ -20,9 +20,8 @@ from tests.support.fakes.context import contract, declared
 from tests.support.fakes.kills import Killed, hooked, killed_at, other_process
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import accepted_run, state_of, world
+from tests.unit.core.publication.test_followed_together import OLD, PRODUCTS, group_world, heads
 
-OLD = {f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)}
-PRODUCTS = ("silver.a", "silver.b", "silver.c")
 AFTER = {"suites": [{"file": "after.json"}], "on_failed": "rollback"}
 
 
@@ -36,17 +35,6 @@ def _accepted(found: Context, product: str, **terms: Any) -> str:
         "2020-01-02", "2020-01-04", contract=_terms(product, **terms), product=product, target=mode
     )
     return accepted_run(found, wanted)
-
-
-def _world(**terms: Any) -> tuple[FakeLake, Context, tuple[str, ...]]:
-    where, found = world()
-    for product in PRODUCTS:
-        where.add(product, **OLD)
-    return where, found, tuple(_accepted(found, product, **terms) for product in PRODUCTS)
-
-
-def _heads(where: FakeLake) -> list[int]:
-    return [where.tables[product].head or 0 for product in PRODUCTS]
 
 
 def _states(found: Context, runs: tuple[str, ...]) -> list[RunState]:
@@ -76,7 +64,7 @@ def _back(found: Context, product: str) -> None:
 def test_a_member_that_a_person_rolled_back_meanwhile_stays_back(
     nth: int, member: int, how: str
 ) -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     _killed(found, runs, "Versions.move:after", nth)
     me = dataclasses.replace(found, driver="here:2")
     _back(me, PRODUCTS[member])
@@ -91,24 +79,24 @@ def test_a_member_that_a_person_rolled_back_meanwhile_stays_back(
     wanted[member] = RunState.ROLLED_BACK
     recover(me, None, "ana")
     assert _states(found, runs) == wanted
-    assert _heads(where)[member] == 3
+    assert heads(where)[member] == 3
     assert found.versions.pending() == ()
 
 
 def test_a_run_that_is_half_published_with_others_goes_with_no_other_group() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     _killed(found, runs[:2], "Publisher.adopt_together:before")
     me = dataclasses.replace(found, driver="here:2")
     with pytest.raises(errors.Blocked, match=f"together with {runs[0]} was begun") as refused:
         publish_together(me, runs[1:], "ana")
     assert refused.value.fix.startswith(f"lakehouse-backfill recover {runs[1]}")
-    assert _heads(where) == [1, 1, 1]
+    assert heads(where) == [1, 1, 1]
     recover(me, runs[1], "ana")
-    assert _heads(where) == [2, 2, 1]
+    assert heads(where) == [2, 2, 1]
 
 
 def test_two_runs_of_one_table_cannot_go_together() -> None:
-    _, found, runs = _world()
+    _, found, runs = group_world()
     again = _accepted(found, "silver.d", table=PRODUCTS[0])
     with pytest.raises(errors.Unsupported, match="restate the same table"):
         publish_together(found, (*runs, again), "ana")
@@ -135,12 +123,12 @@ def _zombie(found: Context, runs: tuple[str, ...], point: str, then: Callable[[]
     "point", ["Versions.move_all:before", "Publisher.adopt_together:before", "Versions.move:before"]
 )
 def test_a_process_that_was_overtaken_changes_nothing_any_more(point: str) -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     me = dataclasses.replace(found, driver="here:2", take_over=True)
     _zombie(found, runs, point, lambda: publish(me, runs[1], "ana"))
     assert found.versions.pending() == ()
     assert _states(found, runs) == [RunState.PUBLISHED] * 3
-    assert _heads(where) == [2, 2, 2]
+    assert heads(where) == [2, 2, 2]
     assert recover(found, None, "ana") == ()
 
 

@@ -51,7 +51,7 @@ def _accepted(
     return accepted_run(found, wanted)
 
 
-def _world(**terms: Any) -> tuple[FakeLake, Context, tuple[str, ...]]:
+def group_world(**terms: Any) -> tuple[FakeLake, Context, tuple[str, ...]]:
     where, found = world()
     for product in PRODUCTS:
         where.add(product, **OLD)
@@ -63,7 +63,7 @@ def _live_commit(where: FakeLake) -> None:
     table.commit({**table.content(table.head), "2020-01-02": frozenset({"live"})})
 
 
-def _heads(where: FakeLake) -> list[int]:
+def heads(where: FakeLake) -> list[int]:
     return [where.tables[product].head or 0 for product in PRODUCTS]
 
 
@@ -79,12 +79,12 @@ def _require_published(where: FakeLake, found: Context, runs: tuple[str, ...]) -
     for product in PRODUCTS:
         actions = [row.action for row in found.versions.history(product)]
         assert actions.count("publish") == 1
-    assert _heads(where) == [2, 2, 2]
+    assert heads(where) == [2, 2, 2]
     assert found.versions.pending() == ()
 
 
 def test_all_tables_change_by_one_commit() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     done = publish_together(found, runs, "ana")
     assert where.calls.count("adopt together") == 1
     assert {run: item.publication.version for run, item in done.items()} == dict.fromkeys(runs, 1)
@@ -95,12 +95,12 @@ def test_all_tables_change_by_one_commit() -> None:
 
 
 def test_a_live_commit_in_one_of_them_keeps_all_back() -> None:
-    where, found, runs = _world(hooks=HOOKS)
+    where, found, runs = group_world(hooks=HOOKS)
     _live_commit(where)
-    before = _heads(where)
+    before = heads(where)
     with pytest.raises(errors.TargetChanged):
         publish_together(found, runs, "ana")
-    assert _heads(where) == before
+    assert heads(where) == before
     assert _seen(found) == [None, None, None]
     assert {state_of(found, run) for run in runs} == {RunState.ACCEPTED}
     assert found.versions.pending() == ()
@@ -127,7 +127,7 @@ def test_an_interrupted_group_is_not_followed_by_revisions() -> None:
 
 
 def test_a_catalog_without_such_commits_is_refused_before_anything() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     where.not_together = "the catalog does not offer it"
     with pytest.raises(errors.Unsupported, match="does not offer it"):
         publish_together(found, runs, "ana")
@@ -147,23 +147,23 @@ def test_a_run_in_steps_is_refused() -> None:
 
 
 def test_one_that_is_published_already_leaves_the_others_as_they_are() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     publish(found, runs[1], "ana")
     with pytest.raises(errors.IllegalMove):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, runs[1], None]
-    assert _heads(where) == [1, 2, 1]
+    assert heads(where) == [1, 2, 1]
 
 
 @pytest.mark.parametrize("moment", range(1, 60))
 def test_after_a_kill_anywhere_all_tables_changed_or_none(moment: int) -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     with suppress(Killed), killed_at(moment):
         publish_together(other_process(found), runs, "ana")
-    assert _heads(where) in ([1, 1, 1], [2, 2, 2])
+    assert heads(where) in ([1, 1, 1], [2, 2, 2])
     successor = dataclasses.replace(found, driver="here:2")
     recover(successor, None, "ana")
-    assert _heads(where) in ([1, 1, 1], [2, 2, 2])
+    assert heads(where) in ([1, 1, 1], [2, 2, 2])
     assert recover(successor, None, "ana") == ()
     publish_together(successor, runs, "ana")
     _require_published(where, found, runs)
@@ -181,7 +181,7 @@ def _back(found: Context) -> tuple[Publication, ...]:
 
 
 def _require_back(where: FakeLake, found: Context, runs: tuple[str, ...]) -> None:
-    assert _heads(where) == [3, 3, 3]
+    assert heads(where) == [3, 3, 3]
     contents = [where.tables[product].content(3) for product in PRODUCTS]
     assert contents == [where.tables[product].content(1) for product in PRODUCTS]
     assert {state_of(found, run) for run in runs} == {RunState.ROLLED_BACK}
@@ -189,7 +189,7 @@ def _require_back(where: FakeLake, found: Context, runs: tuple[str, ...]) -> Non
 
 
 def test_all_go_back_by_one_commit() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     publish_together(found, runs, "ana")
     rows = _back(found)
     assert where.calls.count("revert together") == 1
@@ -198,18 +198,18 @@ def test_all_go_back_by_one_commit() -> None:
 
 
 def test_a_live_commit_in_one_of_them_keeps_all_where_they_are() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     publish_together(found, runs, "ana")
     _live_commit(where)
     with pytest.raises(errors.TargetChanged):
         _back(found)
-    assert _heads(where) == [2, 3, 2]
+    assert heads(where) == [2, 3, 2]
     assert found.versions.pending() == ()
     assert {state_of(found, run) for run in runs} == {RunState.PUBLISHED}
 
 
 def test_what_has_to_be_rewritten_goes_back_alone() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     publish_together(found, runs, "ana")
     where.must_rewrite = {"2020-01-02"}
     with pytest.raises(errors.Unsupported, match="2020-01-02 have to be rewritten"):
@@ -219,15 +219,15 @@ def test_what_has_to_be_rewritten_goes_back_alone() -> None:
 
 @pytest.mark.parametrize("moment", range(1, 30))
 def test_after_a_kill_anywhere_all_go_back(moment: int) -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     publish_together(found, runs, "ana")
     with suppress(Killed), killed_at(moment):
         _back(other_process(found))
-    assert _heads(where) in ([2, 2, 2], [3, 3, 3])
+    assert heads(where) in ([2, 2, 2], [3, 3, 3])
     successor = dataclasses.replace(found, driver="here:2")
     recover(successor, None, "ana")
     assert recover(successor, None, "ana") == ()
-    if _heads(where) == [2, 2, 2]:
+    if heads(where) == [2, 2, 2]:
         _back(successor)
     _require_back(where, found, runs)
 
@@ -247,7 +247,7 @@ class _HalfCatalog:
 
 
 def test_where_a_part_has_landed_it_is_finished_and_named() -> None:
-    where, found, runs = _world()
+    where, found, runs = group_world()
     half = dataclasses.replace(found, publisher=_HalfCatalog(where))
     with pytest.raises(errors.TargetChanged) as refused:
         publish_together(half, runs, "ana")
