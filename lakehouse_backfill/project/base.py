@@ -152,6 +152,12 @@ class ProjectBase:
 
         return one_view(self.wiring.catalog)
 
+    def _parsing_once(self) -> AbstractContextManager[None]:
+        """Parse each metadata file of a table once until the block ends; each load is fresh."""
+        from lakehouse_backfill.adapters.iceberg.parsed_metadata import parsing_once
+
+        return parsing_once(self.wiring.catalog)
+
     def _declared(self, manifest_file: str | Path) -> DeclaredRun:
         """Read a manifest; what is computed for it is computed where it says."""
         from lakehouse_backfill.wiring.places import expect_place
@@ -177,7 +183,7 @@ class ProjectBase:
     ) -> Found:
         """Call a verb that computes; when it fails, an existing page of the run says so."""
         self._load_engine(run)
-        with self._pages.written_on_error(run, only_existing=True):
+        with self._pages.written_on_error(run, only_existing=True), self._parsing_once():
             return compute(self._context(take_over=take_over), run, resolve_actor(by))
 
     def _next_command(self, run: str, *, look: bool = False) -> str:

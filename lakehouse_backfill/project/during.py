@@ -78,7 +78,11 @@ class RunCommands(ProjectBase):
         from lakehouse_backfill.core.publication.publish import run_until_decision
 
         self._load_engine(run)
-        with self._pages.written_on_error(run), self._anchored_on_error(run):
+        with (
+            self._pages.written_on_error(run),
+            self._anchored_on_error(run),
+            self._parsing_once(),
+        ):
             done = run_until_decision(self._context(take_over=take_over), run, resolve_actor(by))
         end_run(self.wiring, run)
         found = results.runs.RunProgressResult(**done)

@@ -26,7 +26,7 @@ class StoredTable(NamedTuple):
     properties: Mapping[str, str]
     head_id: int | None
     is_sorted: bool
-    #: Of all snapshots, by their ids.
+    #: Of all snapshots, by their ids, in the order of the metadata: newest last.
     summaries: Mapping[int, Mapping[str, str]]
 
 

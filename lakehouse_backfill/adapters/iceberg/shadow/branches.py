@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError
 from pyiceberg.table import Table, update
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
@@ -371,5 +372,24 @@ def load_stored_table(catalog: Catalog, table: str) -> StoredTable:
         properties=dict(found.properties),
         head_id=found.metadata.current_snapshot_id,
         is_sorted=not found.sort_order().is_unsorted,
-        summaries={each.snapshot_id: meta.snapshot_summary(each) for each in found.snapshots()},
+        summaries=_Summaries(found.snapshots()),
     )
+
+
+class _Summaries(Mapping[int, Mapping[str, str]]):
+    """The summaries of snapshots by their ids, oldest first; each is made when it is read."""
+
+    def __init__(self, snapshots: Iterable[Snapshot]) -> None:
+        self._snapshots = {each.snapshot_id: each for each in snapshots}
+
+    def __getitem__(self, snapshot_id: int) -> Mapping[str, str]:
+        """Return the summary of a snapshot; raises KeyError."""
+        return meta.snapshot_summary(self._snapshots[snapshot_id])
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the ids."""
+        return iter(self._snapshots)
+
+    def __len__(self) -> int:
+        """Return the number of snapshots."""
+        return len(self._snapshots)

@@ -326,15 +326,13 @@ class ShadowWriter:
         raise translate_spark_error(failure, doing) from failure
 
     def _find_attempt(self, shadow: str, attempt_id: str) -> ShadowCommit | None:
-        found = {
-            snapshot_id: summary
-            for snapshot_id, summary in self._tables.summaries(shadow).items()
-            if summary.get(ATTEMPT_ID_PROPERTY) == attempt_id
-        }
-        if not found:
-            return None
-        snapshot_id = max(found)
-        return ShadowCommit(snapshot_id, int(found[snapshot_id].get("added-records", 0)))
+        summaries = self._tables.summaries(shadow)
+        # An attempt that was just made is among the newest of thousands.
+        for snapshot_id in reversed([*summaries]):
+            summary = summaries[snapshot_id]
+            if summary.get(ATTEMPT_ID_PROPERTY) == attempt_id:
+                return ShadowCommit(snapshot_id, int(summary.get("added-records", 0)))
+        return None
 
 
 def _taken_over_error(shadow: str, how: str) -> RunMoved:
