@@ -232,7 +232,7 @@ class Adapters:
     def _spark_tables(self) -> SparkTables:
         """Make what reads tables with Spark, shadows on branches too, and writes shadows."""
         from lakehouse_backfill.adapters.iceberg.shadow import branches
-        from lakehouse_backfill.adapters.local.scan import count_rows
+        from lakehouse_backfill.adapters.local.scan import PinnedCounts
         from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 
         return SparkTables(
@@ -240,7 +240,7 @@ class Adapters:
             self.profile.catalog["name"],
             lambda shadow: branches.find_newest_branch(self.catalog, shadow),
             lambda table: branches.load_stored_table(self.catalog, table),
-            lambda table, snapshot_id, rows: count_rows(self.catalog, table, snapshot_id, rows),
+            PinnedCounts(self.catalog).count,
         )
 
     def _make_compute_ports(self) -> ComputePorts:
@@ -283,7 +283,7 @@ class Adapters:
     @cached_property
     def _listing(self) -> Any:
         """Lists files for all diffs: what one of them previews another one compares."""
-        from lakehouse_backfill.adapters.local.scan import SnapshotLister
+        from lakehouse_backfill.adapters.local.diff.snapshot_lister import SnapshotLister
 
         return SnapshotLister(self.catalog)
 

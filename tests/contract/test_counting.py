@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import date
+from typing import Any
+
 import pytest
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.types import StringType
 
+from lakehouse_backfill.adapters.local.scan import PinnedCounts, count_rows
 from lakehouse_backfill.core.validation.anomalies import rows_by_partition, values_by_partition
 from lakehouse_backfill.domain.contract import Measure
+from lakehouse_backfill.domain.partitions import RowRange
 from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 FIRST, SECOND = "2024-01-30", "2024-02-01"
@@ -63,3 +69,34 @@ def test_of_a_column_that_came_later_files_say_nothing(kit: Kit) -> None:
     files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("late",))
     late = (Measure(name="late", count="late"),)
     assert values_by_partition(("2024-01",), files, late) is None
+
+
+@pytest.mark.req("Q4", "P2")
+def test_rows_of_a_pinned_snapshot_are_counted_as_without_cache_and_manifests_are_read_once(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.append(row(5, None), row(6, SECOND), row(7, "2024-03-05"))
+    head, pinned = kit.head(), PinnedCounts(kit.catalog)
+    days = [date(2024, month, day) for month in (1, 2, 3, 4) for day in (1, 5)]
+    pairs = [(lower, upper) for lower in days for upper in days if lower < upper]
+    spans = [RowRange("d", *pair) for pair in pairs]
+    asked: list[tuple[RowRange, ...]] = [
+        (), *((span,) for span in spans), (RowRange("d", is_null=True),),
+        (spans[0], RowRange("d", is_null=True)), (RowRange("d", days[-1], None),),
+    ]  # fmt: skip
+    expected = [count_rows(kit.catalog, TARGET, head, rows) for rows in asked]
+    assert {None, 0, 7} < set(expected)
+    assert [pinned.count(TARGET, head, rows) for rows in asked] == expected
+    kit.append(row(8, FIRST))
+    reads: list[str] = []
+    through = ManifestFile.fetch_manifest_entry
+
+    def noted(manifest: ManifestFile, *given: Any, **named: Any) -> Any:
+        reads.append(manifest.manifest_path)
+        return through(manifest, *given, **named)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", noted)
+    months = [RowRange("d", *pair) for pair in pairs if {one.day for one in pair} == {1}]
+    assert None not in [pinned.count(TARGET, head, (month,)) for month in months]
+    assert reads == []
+    assert pinned.count(TARGET, kit.head(), ()) == 8

@@ -25,9 +25,10 @@ from lakehouse_backfill.adapters.local.diff.layout import (
     read_both_sides,
 )
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan
+from lakehouse_backfill.adapters.local.diff.snapshot_lister import SnapshotLister
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_with_spill_folder
-from lakehouse_backfill.adapters.local.scan import SnapshotLister, release_after
+from lakehouse_backfill.adapters.local.scan import release_after
 from lakehouse_backfill.domain.comparison.diff import (
     Diff,
     DiffPreview,
