@@ -6,7 +6,7 @@ Everything here is a plain column expression, usable in `groupBy().agg()` and in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -28,8 +28,8 @@ NULL_HASH = 42
 _PART_BITS = 22
 _PREFIX = "lhb_"
 _BINARY_COLLATION = "UTF8_BINARY"
-#: Expressions by session and columns: building one calls the JVM dozens of times per column.
-_HASH_CACHE: dict[tuple[Any, ...], Column] = {}
+#: Expressions by session, and columns or name: building one calls the JVM dozens of times.
+_CACHE: dict[tuple[Any, ...], tuple[Column, ...]] = {}
 _MAX_CACHED = 64
 
 
@@ -45,16 +45,29 @@ def row_hash_column(schema: StructType, ignore: Collection[str] = ()) -> Column:
     Raises Unsupported for a column type without a canonical form.
     """
     fields = _hashed_fields(schema, ignore)
+    key = tuple((each.name, each.dataType.json(), each.nullable) for each in fields)
+
+    def make() -> tuple[Column, ...]:
+        return (_hash_columns([(field, quoted_column(field.name)) for field in fields]),)
+
+    return made_once(key, make)[0]
+
+
+def made_once(key: tuple[Any, ...], make: Callable[[], tuple[Column, ...]]) -> tuple[Column, ...]:
+    """Return expressions that the current session has under this key, else make them.
+
+    Expressions name columns and belong to no frame.
+    """
     session_id = session_number()
-    key = (session_id, *((each.name, each.dataType.json(), each.nullable) for each in fields))
-    hash_column = _HASH_CACHE.get(key)
-    if hash_column is None:
-        hash_column = _hash_columns([(field, quoted_column(field.name)) for field in fields])
+    key = (session_id, *key)
+    found = _CACHE.get(key)
+    if found is None:
+        found = make()
         if session_id:
-            if len(_HASH_CACHE) >= _MAX_CACHED:
-                _HASH_CACHE.clear()
-            _HASH_CACHE[key] = hash_column
-    return hash_column
+            if len(_CACHE) >= _MAX_CACHED:
+                _CACHE.clear()
+            _CACHE[key] = found
+    return found
 
 
 def value_hash(kind: DataType, value: Column) -> Column:

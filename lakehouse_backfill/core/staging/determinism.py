@@ -143,16 +143,18 @@ class PlanJudge:
         tables are read that the run does not declare.
         """
         with self._lock:
-            self._judge(chunk)
-
-    def _judge(self, chunk: Chunk) -> None:
-        if chunk.chunk_id in self._judged:
-            return
-        self._judged.add(chunk.chunk_id)
+            if chunk.chunk_id in self._judged:
+                return
+            self._judged.add(chunk.chunk_id)
+        # Without the lock: chunks are analysed side by side.
         text = self.compute.staging.analysed_plan(self.plan, chunk)
+        reads = self.compute.staging.tables_read(self.plan, chunk)
+        with self._lock:
+            self._judge(chunk, text, reads)
+
+    def _judge(self, chunk: Chunk, text: str | None, reads: PlanReads | None) -> None:
         self._judge_flow(text)
         self._record_copies(text)
-        reads = self.compute.staging.tables_read(self.plan, chunk)
         require_declared_reads(self.plan, reads, state=_NOTHING_WRITTEN)
         self._unread.add(reads)
         found = find_in_chunk(text, self.plan, self._texts)

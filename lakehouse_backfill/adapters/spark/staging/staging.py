@@ -322,18 +322,21 @@ class SparkStaging:
         scope = plan.chunk_scope(chunk)
         rows = scope_row_ranges(plan.chunk_rows(chunk))
         observation = Observation(f"chunk {uuid.uuid4()}")
-        observed = _with_observation(composed.rows, dataframes.is_in_ranges(rows), observation)
+        # To build an expression calls the JVM many times, so this one is used three times.
+        inside = dataframes.range_filter(rows)
+        observed = _with_observation(composed.rows, dataframes.is_true(inside), observation)
         # Spark appends rows outside the overwritten range (pitfall 26): filter them out.
-        written = observed.where(dataframes.range_filter(rows))
+        written = observed.where(inside)
         properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties | self._transform_runner.kept_properties(plan)
         write, expected = self._writer.overwrite, plan.estimate.output_bytes
+        replaced = inside
         if chunk.keys is not None:
+            replaced = dataframes.range_filter(scope_row_ranges(scope))
             write = partial(self._writer.add_part, base=plan.resolved.target.snapshot_id)
             expected = expected and expected // len(plan.resolved.chunks)
         commit = write(
-            written, plan.shadow_table, dataframes.range_filter(scope_row_ranges(scope)),
-            properties, epoch,
+            written, plan.shadow_table, replaced, properties, epoch,
             expected_bytes=expected,
         )  # fmt: skip
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
@@ -437,17 +440,23 @@ def _with_observation(output: DataFrame, inside: Column, observation: Any) -> Da
     """
     # Hashed once per row: in an Observation, each aggregate would compute the whole hash again.
     hashed = F.when(inside, row_hash.row_hash_column(output.schema, LINEAGE_NAMES))
+    task, *aggregates = row_hash.made_once((_REPEATED,), _observation_columns)
+    if (secrets := rejects.count_candidates(output.schema)) is not None:
+        aggregates.append(secrets.alias(_SECRETS))
+    with_hash = output.withColumns({_HASH: hashed, _TASK: task})
+    return with_hash.observe(observation, *aggregates).drop(_HASH, _TASK)
+
+
+def _observation_columns() -> tuple[Column, ...]:
+    """Return the number of a task on its first row, and the aggregates of an observation."""
     is_first = F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_OF_TASK)) == 0
     task = quoted_column(_TASK)
-    secrets = rejects.count_candidates(output.schema)
-    aggregates = [
+    return (
+        F.when(is_first, F.spark_partition_id()),
         F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE),
         (F.count(task) - F.size(F.collect_set(task))).alias(_REPEATED),
         *row_hash.hash_aggregates(quoted_column(_HASH)),
-        *(() if secrets is None else (secrets.alias(_SECRETS),)),
-    ]
-    with_hash = output.withColumns({_HASH: hashed, _TASK: F.when(is_first, F.spark_partition_id())})
-    return with_hash.observe(observation, *aggregates).drop(_HASH, _TASK)
+    )
 
 
 def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | None:
