@@ -59,7 +59,8 @@ class ImportGate:
         root = name.partition(".")[0]
         if root in self._guard.own_modules:
             return
-        for wanted, sink in self._clients_named(name, members):
+        # Who asked is the same for all that one import names.
+        for wanted, sink in self._clients_named(name, members)[:1]:
             self._stop(sink, wanted, frame)
 
     def _clients_named(self, name: str, members: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
