@@ -29,8 +29,8 @@ from benchmarks.many_files import Found, measure_apart
 from benchmarks.ratios import Ratio, report, seconds
 from benchmarks.wide_table import FIELD, fill
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
-from lakehouse_backfill.adapters.iceberg.manifests.avro_files import read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
+from lakehouse_backfill.adapters.pyiceberg_manifests import read_manifest_entries
 from lakehouse_backfill.domain.partitions import Scope, labels_between
 from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.project import Project

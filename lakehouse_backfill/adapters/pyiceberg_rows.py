@@ -1,6 +1,6 @@
 """Rows through PyIceberg, as all adapters read and write them: filters of row ranges, null lists.
 
-The one module that adapters share.
+Adapters share this module and `pyiceberg_manifests`, and no other.
 """
 
 from __future__ import annotations

@@ -8,10 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
-from lakehouse_backfill.adapters.iceberg.manifests.avro_files import (
-    list_manifests,
-    read_manifest_entries,
-)
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import list_manifests
+from lakehouse_backfill.adapters.pyiceberg_manifests import read_manifest_entries
 from lakehouse_backfill.errors import DamagedFile
 from tests.support.lakes.catalogs import catalog_of
 

@@ -35,9 +35,9 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table_or_none,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.manifests.avro_files import read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.manifests.scope_files import is_live_entry
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
+from lakehouse_backfill.adapters.pyiceberg_manifests import read_manifest_entries
 from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT
 from lakehouse_backfill.domain.retention import ExpirationResult
 from lakehouse_backfill.errors import Conflict, Unsupported

@@ -31,11 +31,6 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     missing_table_error,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.manifests.avro_files import (
-    list_manifests,
-    planned_entries,
-    read_manifest_entries,
-)
 from lakehouse_backfill.adapters.iceberg.manifests.column_spans import BOUND_BYTES, ColumnSpans
 from lakehouse_backfill.adapters.iceberg.manifests.partition_labels import (
     PartitionLabels,
@@ -47,10 +42,15 @@ from lakehouse_backfill.adapters.iceberg.manifests.scope_files import (
     is_live_entry,
     without_void_partition,
 )
-from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
+from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import (
+    ScopedReader,
+    list_manifests,
+    planned_entries,
+)
 from lakehouse_backfill.adapters.iceberg.metadata import known_entries, view_of
 from lakehouse_backfill.adapters.iceberg.schema import create_table
 from lakehouse_backfill.adapters.iceberg.scope_field import finest_scope_field
+from lakehouse_backfill.adapters.pyiceberg_manifests import read_manifest_entries
 from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.core.guards.streams import is_position_key
 from lakehouse_backfill.domain.contract import Contract

@@ -31,6 +31,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
+from lakehouse_backfill.adapters.pyiceberg_manifests import plan_files
 from lakehouse_backfill.adapters.pyiceberg_rows import keep_null_lists, row_range_filter
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import CatalogDown, DamagedFile, LostFile, NotFound, Unsupported
@@ -117,7 +118,7 @@ def plan_scan(
             # Both scans may find a file; a file listed twice would count its rows twice.
             seen = {_file_identity(task) for task in tasks}
             rows = filter_of_ranges(part_ranges)
-            planned = table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files()
+            planned = plan_files(table.scan(row_filter=rows, snapshot_id=snapshot_id))
             for group in (part_ranges, *(part_ranges[0].only if part_ranges else ())):
                 planned = _keep_buckets(table, planned, group)
             tasks += [task for task in planned if _file_identity(task) not in seen]

@@ -34,7 +34,7 @@ from pyiceberg.table.update import (
 )
 
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ
-from lakehouse_backfill.adapters.iceberg.manifests.avro_files import (
+from lakehouse_backfill.adapters.pyiceberg_manifests import (
     read_manifest_entries,
     read_manifest_list,
 )

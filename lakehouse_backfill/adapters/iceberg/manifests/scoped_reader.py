@@ -5,9 +5,9 @@ Each manifest is read at most once, and only if it may list files of the scope.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
 from pyiceberg.io import FileIO
@@ -16,14 +16,9 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestFile,
 )
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.manifests.avro_files import (
-    list_manifests,
-    read_manifest_entries,
-    read_manifest_list,
-)
 from lakehouse_backfill.adapters.iceberg.manifests.partition_labels import PartitionLabels
 from lakehouse_backfill.adapters.iceberg.manifests.scope_files import (
     ScopeFiles,
@@ -37,6 +32,11 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     has_live_files,
     known_entries,
     view_of,
+)
+from lakehouse_backfill.adapters.pyiceberg_manifests import (
+    ManifestReadBy,
+    read_manifest_entries,
+    read_manifest_list,
 )
 from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.domain.partitions import (
@@ -236,3 +236,27 @@ class ScopedReader:
         """Return all live delete files of the manifest; see `without_void_partition`."""
         live, specs = filter(is_live_entry, self.entries(manifest)), self._table.specs()
         return [without_void_partition(entry, specs) for entry in live]
+
+
+def list_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Return the manifests of a snapshot, read once in a view of the table's catalog."""
+    view, path = view_of(table.catalog), snapshot.manifest_list
+    if view is None:
+        return read_manifest_list(table.io, path)
+    return list(view.manifests.get(path, lambda: read_manifest_list(table.io, path)))
+
+
+def planned_entries(table: Table, scan: DataScan) -> Iterator[list[ManifestEntry]]:
+    """Yield the entries of files that a scan may read, by manifest."""
+    snapshot = scan.snapshot()
+    if snapshot is None:
+        return iter(())
+    manifests = [
+        ManifestReadBy(manifest, partial(_known_entries, table, manifest))
+        for manifest in list_manifests(table, snapshot)
+    ]
+    return scan._manifest_planner.plan_manifest_entries(cast("list[ManifestFile]", manifests))
+
+
+def _known_entries(table: Table, manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
+    return known_entries(table, manifest, partial(read_manifest_entries, io, manifest))

@@ -29,10 +29,10 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table_or_none,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.manifests.avro_files import read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.manifests.partition_labels import PartitionLabels
 from lakehouse_backfill.adapters.iceberg.manifests.scope_files import is_live_entry
 from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
+from lakehouse_backfill.adapters.pyiceberg_manifests import read_manifest_entries
 from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY
 from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.partitions import Scope

@@ -1,8 +1,11 @@
-"""Manifest lists and manifests: Avro files, with readers that are made once for each schema."""
+"""Manifest lists and manifests: Avro files, with readers that are made once for each schema.
+
+Shared by the adapters that read tables by PyIceberg.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -27,18 +30,7 @@ from pyiceberg.manifest import (
     _inherit_from_manifest,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table import DataScan, Table
-from pyiceberg.table.snapshots import Snapshot
-
-from lakehouse_backfill.adapters.iceberg.metadata import known_entries, view_of
-
-
-def list_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    """Return the manifests of a snapshot, read once in a view of the table's catalog."""
-    view, path = view_of(table.catalog), snapshot.manifest_list
-    if view is None:
-        return read_manifest_list(table.io, path)
-    return list(view.manifests.get(path, lambda: read_manifest_list(table.io, path)))
+from pyiceberg.table import DataScan, FileScanTask
 
 
 class _RecordForm(NamedTuple):
@@ -117,13 +109,16 @@ def _record_reader(avro_schema: str, kind: str) -> Reader:
     return resolve_reader(header.get_schema(), *_FORMS[kind])
 
 
-class _KnownManifest:
-    """A manifest whose entries are read once in a view of the catalog."""
+class ManifestReadBy:
+    """A manifest whose entries a function reads, as PyIceberg's planning takes it."""
 
-    def __init__(self, table: Table, manifest: ManifestFile) -> None:
-        self._table, self._manifest = table, manifest
+    def __init__(
+        self, manifest: ManifestFile, read: Callable[[FileIO], list[ManifestEntry]]
+    ) -> None:
+        self._manifest, self._read = manifest, read
 
     def __getattr__(self, name: str) -> Any:
+        """Return what the manifest says."""
         return getattr(self._manifest, name)
 
     def fetch_manifest_entry(
@@ -132,16 +127,24 @@ class _KnownManifest:
         discard_deleted: bool = True,  # noqa: FBT001, FBT002 (the signature is PyIceberg's)
     ) -> list[ManifestEntry]:
         """Return the entries as PyIceberg's manifest does."""
-        read = partial(read_manifest_entries, io, self._manifest)
-        entries = known_entries(self._table, self._manifest, read)
         removed = ManifestEntryStatus.DELETED
-        return [entry for entry in entries if not discard_deleted or entry.status != removed]
+        return [entry for entry in self._read(io) if not discard_deleted or entry.status != removed]
 
 
-def planned_entries(table: Table, scan: DataScan) -> Iterator[list[ManifestEntry]]:
-    """Yield the entries of files that a scan may read, by manifest."""
+def plan_files(scan: DataScan) -> Iterable[FileScanTask]:
+    """Return the files that a scan may read, as it plans them itself; they are read faster."""
     snapshot = scan.snapshot()
-    if snapshot is None:
-        return iter(())
-    manifests = [_KnownManifest(table, manifest) for manifest in list_manifests(table, snapshot)]
-    return scan._manifest_planner.plan_manifest_entries(cast("list[ManifestFile]", manifests))
+    if snapshot is None or scan._should_use_server_side_planning():
+        return scan.plan_files()
+    manifests = [
+        ManifestReadBy(manifest, partial(_read_as_planned, manifest))
+        for manifest in read_manifest_list(scan.io, snapshot.manifest_list)
+    ]
+    return scan._manifest_planner.plan_files(cast("list[ManifestFile]", manifests))
+
+
+def _read_as_planned(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
+    if manifest.content == ManifestContent.DATA:
+        return read_manifest_entries(io, manifest)
+    # What reads rows knows delete files without the fields of format 3.
+    return manifest.fetch_manifest_entry(io, discard_deleted=False)
