@@ -29,7 +29,12 @@ from lakehouse_backfill.core.publication.publication import (
     check_publishable,
     require_published_rows_match,
 )
-from lakehouse_backfill.core.publication.rollback import GROUP_DETAIL, publication_group
+from lakehouse_backfill.core.publication.rollback import (
+    GROUP_DETAIL,
+    is_taken_back,
+    publication_group,
+    show_and_align,
+)
 from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.candidates import (
@@ -47,7 +52,8 @@ def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOut
     """Make the accepted result of a run visible to readers; a second call changes nothing.
 
     An interrupted publication continues, with all runs of its group: a swap that has landed is
-    finished, whatever happened since. `detail` is recorded with the move to publishing.
+    finished, whatever happened since. IllegalMove where it was rolled back since, which is kept.
+    `detail` is recorded with the move to publishing.
 
     Order of side effects: events of earlier acts that a topic lacks; run -> publishing; version
     reserved; hooks; files swapped in by one commit; pointer moved; view refreshed; evidence; run ->
@@ -58,8 +64,10 @@ def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOut
     group: tuple[str, ...] = ()
     if context.runs.status(run_id).state is RunState.PUBLISHING:
         group = publication_group(context, run_id)
-    plans = [context.runs.plan(each) for each in group or (run_id,)]
-    return _publish_and_check(context, plans, by, group, detail)[run_id]
+    plans = {each: context.runs.plan(each) for each in group or (run_id,)}
+    outcomes = _publish_and_check(context, list(plans.values()), by, group, detail)
+    table_group.require_all_published(context, [plans[run_id]], outcomes)
+    return outcomes[run_id]
 
 
 def publish_together(
@@ -136,6 +144,8 @@ class _Driver:
     leases: ExitStack
     #: The runs of which this process became the driver.
     driven: dict[str, DrivenRun] = field(default_factory=dict)
+    #: The runs that were rolled back after they became visible and before they were finished.
+    taken_back: list[str] = field(default_factory=list)
 
     @property
     def is_group(self) -> bool:
@@ -149,6 +159,23 @@ class _Driver:
         status = self.context.drive(status, plan, "begin publishing", self.by, **self.detail)
         self.leases.enter_context(RenewedLease(self.context, plan, status))
         self.driven[plan.run_id] = DrivenRun(self.context, plan, status, self.by)
+
+    def take_back(self, plan: Plan, status: RunStatus) -> None:
+        """Complete a rollback that crashed after it moved the pointer, of an unfinished run."""
+        self.context.require_no_other_driver(status)
+        runs, reason = (plan.run_id,), "recovered: the pointer says so"
+        show_and_align(self.context, plan.resolved.contract, runs, (), self.by, reason)
+        self.taken_back.append(plan.run_id)
+
+    def require_interrupted(self) -> None:
+        """Raise IllegalMove when all that was interrupted had been rolled back."""
+        if self.taken_back and not self.driven:
+            run_id = self.taken_back[0]
+            raise errors.IllegalMove(
+                f"{run_id} was rolled back before its publication was finished",
+                state="nothing was published; its state is rolled_back now",
+                fix=f"lakehouse-backfill publish {run_id}, if readers are to see it again",
+            )
 
     def visible(self, plan: Plan, status: RunStatus) -> Publication | None:
         """Return the publication of a run that readers see as a whole."""
@@ -218,9 +245,12 @@ class _Driver:
 def _publish_or_resume(driver: _Driver) -> dict[str, PublishOutcome]:
     """Publish the runs, or finish them where the lake says that they are visible."""
     visible = _take_up(driver)
+    driver.require_interrupted()
     if driver.is_followed_group:
         return _publish_or_resume_followed(driver, visible)
-    if len(visible) < len(driver.plans):
+    # All pointers of a group moved by one commit: what is hidden was decided since.
+    has_moved = bool(driver.driven) and driver.driven.keys() <= visible.keys()
+    if len(visible) < len(driver.plans) and not has_moved:
         return _finish_landed(driver) or _publish_accepted(driver)
     return _finish_visible(driver, visible)
 
@@ -253,7 +283,7 @@ def _publish_or_resume_followed(
     left = [plan for plan in driver.plans if plan.run_id not in (*visible, *landed)]
     if not begun:
         left = driver.plans if left else []  # Nothing was interrupted: all of them, or none.
-    elif visible or landed:
+    elif visible or landed or driver.taken_back:
         # The commit was made: what is not interrupted was decided since, e.g. rolled back.
         left = [plan for plan in left if plan.run_id in begun]
     finished = _finish_visible(driver, visible) | landed
@@ -271,6 +301,9 @@ def _take_up(driver: _Driver) -> dict[str, Publication]:
     for plan in driver.plans:
         status = context.runs.status(plan.run_id)
         if status.state is RunState.PUBLISHING:
+            if is_taken_back(context, status):
+                driver.take_back(plan, status)
+                continue
             driver.drive(plan, status)
         row = driver.visible(plan, status)
         if row is not None:

@@ -32,7 +32,7 @@ from lakehouse_backfill.domain.identity.statement import AnchorRecord
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication, missing_rows_error, pointer_fault
 from lakehouse_backfill.domain.run import RunState, RunStatus
-from lakehouse_backfill.errors import BackfillError, NotFound
+from lakehouse_backfill.errors import BackfillError, IllegalMove, NotFound
 
 #: States that imply whether readers see a run's output, and the visibility that disproves each.
 #: The pointer decides.
@@ -415,7 +415,7 @@ def _finish_publication(context: Context, status: RunStatus, by: str) -> str:
         result = publish.publish(
             context, status.run_id, actors[-1] if actors else by, recovered_by=by
         )
-    except REFUSALS as error:
+    except (*REFUSALS, IllegalMove) as error:
         state = context.runs.status(status.run_id).state
         if state is RunState.PUBLISHING:
             raise

@@ -32,7 +32,7 @@ from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import declared_schema_change
 from lakehouse_backfill.domain.publication import MODE_PROPERTY, Pointer, Publication
-from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.tables.commits import CommitResult, RevertRequest
 from lakehouse_backfill.domain.tables.schema_change import describe_schema_step
 from lakehouse_backfill.errors import Blocked, NotFound, RunMoved, Unsupported
@@ -387,3 +387,20 @@ def publication_group(context: Context, run_id: str) -> tuple[str, ...]:
     """Return the runs that are published together with a run; empty when it is published alone."""
     events = [event for event in context.runs.events(run_id) if event.verb == "begin publishing"]
     return tuple(events[-1].detail.get(GROUP_DETAIL, ())) if events else ()
+
+
+def is_taken_back(context: Context, status: RunStatus) -> bool:
+    """Return whether a run in state publishing became visible and was rolled back since.
+
+    Both processes crashed then: the run was not moved, neither to published nor to rolled back.
+    """
+    begun = [
+        event.seq
+        for event in context.runs.events(status.run_id)
+        if event.verb == "begin publishing" and event.from_state is not RunState.PUBLISHING
+    ]
+    history = context.versions.history(status.product)
+    own = pointer.published_rows(history, status.run_id)
+    # Rows of an earlier publication have the epoch of that one.
+    is_of_this = bool(begun and own) and own[0].epoch >= begun[-1]
+    return is_of_this and pointer.visible_publication(history, status.run_id) is None
