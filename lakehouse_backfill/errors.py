@@ -27,6 +27,7 @@ BackfillError                      code               exit
 ├── OutcomeUnknown                 outcome-unknown     5   a commit may or may not have landed
 └── EnvironmentDown                environment-down    6   catalog, store or Java; a retry may help
     ├── JavaMissing                java-missing
+    ├── WrongClock                 wrong-clock             this machine's, or the other one
     ├── SourceDown                 source-down             a source does not answer
     └── CatalogDown                catalog-down
 """
@@ -327,6 +328,13 @@ class EnvironmentDown(BackfillError):
     code = "environment-down"
     exit_code = 6
     retry_may_help = True
+
+
+class WrongClock(EnvironmentDown):
+    """A clock is wrong, so that a commit would lie in the future or in the past."""
+
+    code = "wrong-clock"
+    retry_may_help = False
 
 
 class JavaMissing(EnvironmentDown):

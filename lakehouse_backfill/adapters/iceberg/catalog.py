@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -34,7 +34,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.adapters.iceberg.clock import refusing_past
+from lakehouse_backfill.adapters.iceberg.clock import guard_commits
 from lakehouse_backfill.adapters.iceberg.metadata import require_known_format, view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import adapt_table_names
@@ -110,9 +110,8 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
                 raise _configuration_error(name, properties, error) from error
             raise
     vars(catalog)["purge_table"] = _refuse_purge
-    if isinstance(catalog, MetastoreCatalog):
-        vars(catalog)["commit_table"] = refusing_past(catalog, profile.control_namespace)
     adapt_table_names(catalog)
+    guard_commits(catalog, profile.control_namespace)
     return catalog
 
 

@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
-from lakehouse_backfill.adapters.iceberg.clock import require_not_past
+from lakehouse_backfill.adapters.iceberg.clock import require_not_past, require_right_clock
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import TableChange
 from lakehouse_backfill.adapters.iceberg.commit.swap import SwapAttempts
 from lakehouse_backfill.adapters.iceberg.commit.token_commit import has_moved
@@ -152,6 +152,7 @@ def _commit_in_database(catalog: SqlCatalog, changes: Sequence[TableChange]) -> 
     from sqlalchemy import CursorResult, update
     from sqlalchemy.orm import Session
 
+    require_right_clock(catalog)
     staged = []
     for change in sorted(changes, key=lambda change: change.table.name()):
         current = catalog.load_table(change.table.name())

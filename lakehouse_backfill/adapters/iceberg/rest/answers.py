@@ -15,7 +15,13 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 
-from lakehouse_backfill.errors import BackfillError, CatalogDown, TooBusy, Unsupported
+from lakehouse_backfill.errors import (
+    BackfillError,
+    CatalogDown,
+    TooBusy,
+    Unsupported,
+    WrongClock,
+)
 
 if TYPE_CHECKING:
     from requests import Response
@@ -94,6 +100,8 @@ def commit_refusal(error: Exception | None, table: str, state: str) -> BackfillE
     `state` is what holds then. A server that asks to wait, or refuses, after an earlier sending
     was not answered, proves nothing.
     """
+    if isinstance(error, WrongClock):
+        return type(error)(error.problem, state=state, fix=error.fix)
     if isinstance(error, CommitPutOffError):
         return CatalogDown(
             f"the catalog takes no commit on {table} now: {error}",

@@ -26,6 +26,8 @@ from requests.exceptions import ChunkedEncodingError, ConnectTimeout, Timeout
 from requests.exceptions import ConnectionError as NoConnectionError
 from urllib3.exceptions import NewConnectionError
 
+from lakehouse_backfill.adapters.iceberg.clock import ReferenceClock
+
 KEY_HEADER = "Idempotency-Key"
 #: How long one request is sent again; the budget of a commit is as long.
 PATIENCE_S = 30.0
@@ -88,13 +90,16 @@ class RequestSender(BaseAdapter):
         idempotency: Idempotency,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        reference: ReferenceClock | None = None,
     ) -> None:
-        """Wrap `through`, which signs, verifies and sends."""
+        """Wrap `through`, which signs, verifies and sends; `reference` notes when it answered."""
         super().__init__()
         self._through = through
         self._idempotency = idempotency
         self._sleep = sleep
         self._clock = clock
+        self._reference = reference or ReferenceClock()
 
     def close(self) -> None:
         """Close the connections."""
@@ -109,8 +114,10 @@ class RequestSender(BaseAdapter):
         """
         sent = self._begin(request)
         while True:
+            since = self._reference.uptime()
             try:
                 response = self._through.send(request, *args, **kwargs)
+                self._reference.note_answer(response.headers, since)
                 # An answer that breaks off is lost too.
                 _ = sent.key and response.content
             except (NoConnectionError, ChunkedEncodingError, Timeout) as error:

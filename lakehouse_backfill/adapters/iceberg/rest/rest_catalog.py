@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog import TOKEN
+from pyiceberg.catalog import TOKEN, WAREHOUSE_LOCATION
 from pyiceberg.catalog.rest import Endpoints, RestCatalog
 from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
@@ -22,8 +22,9 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.table import CommitTableRequest, TableIdentifier
-from requests import HTTPError
+from requests import HTTPError, RequestException
 
+from lakehouse_backfill.adapters.iceberg.clock import ReferenceClock
 from lakehouse_backfill.adapters.iceberg.rest.answers import (
     ChangeRefusedError,
     CommitPutOffError,
@@ -62,6 +63,7 @@ class ResendingRestCatalog(RestCatalog):
     def __init__(self, name: str, **properties: str) -> None:
         """Connect to the server; its answer to `/v1/config` says whether it knows keys."""
         self.idempotency = Idempotency()
+        self.reference_clock = ReferenceClock(self._ask_time)
         super().__init__(name, **properties)
 
     def commit_table(
@@ -176,8 +178,20 @@ class ResendingRestCatalog(RestCatalog):
     def _create_session(self) -> Session:
         session = super()._create_session()
         through = session.get_adapter(self.uri)
-        session.mount(self.uri, RequestSender(through, self.idempotency))
+        sender = RequestSender(through, self.idempotency, reference=self.reference_clock)
+        session.mount(self.uri, sender)
         return session
+
+    def _ask_time(self, _: ReferenceClock) -> None:
+        """Send a request that is cheap; the sender notes the time of its answer, whatever it is.
+
+        A server that does not answer takes no commit either, which says so itself.
+        """
+        place = {
+            key: self.properties[key] for key in (WAREHOUSE_LOCATION,) if key in self.properties
+        }
+        with suppress(RequestException):
+            self._session.get(self.url(Endpoints.get_config, prefixed=False), params=place)
 
     def _is_unchanged(self, table: Table) -> bool:
         """Return whether the table is still the one that was loaded: nobody else committed."""
