@@ -78,6 +78,7 @@ def run_doctor(wiring: Adapters, *, with_spark: bool = False) -> proof.DoctorRes
         ("project", _check_project, "lakehouse-backfill init DIR"),
         *_spark_checks(wiring, with_spark=with_spark),
         ("catalog", _check_catalog, "check catalog.uri in catalog/profiles.yaml"),
+        ("clock", _check_clock, "set the wrong one of both clocks right"),
         ("signatures", _check_signatures, "docs/security.md"),
         ("contracts", _check_contracts, "correct the files under catalog/contracts"),
         ("history", _check_history, "hold the snapshot by a tag again: docs/retention.md"),
@@ -254,6 +255,22 @@ def _check_catalog(wiring: Adapters) -> str:
     namespaces = wiring.catalog.list_namespaces()
     kind = wiring.profile.catalog.get("type", "unknown type")
     return f"{wiring.profile.catalog['name']} ({kind}) answers, {len(namespaces)} namespaces"
+
+
+def _check_clock(wiring: Adapters) -> str:
+    """Compare this machine's clock with one that the catalog, or its store, has shown."""
+    from lakehouse_backfill.adapters.iceberg.clock import clock_of
+
+    clock = clock_of(wiring.catalog)
+    found = None if clock is None else clock.skew()
+    if found is None:
+        return (
+            "no other clock is known here, so that one that is ahead would not be noticed: its "
+            "commits lie in the future, and shut out writers with a right clock until then"
+        )
+    if found.is_wrong:
+        raise Blocked(f"{found.describe()}; no command commits anything until both agree")
+    return found.describe()
 
 
 def _check_contracts(wiring: Adapters) -> str:

@@ -231,6 +231,7 @@ class Adapters:
 
     def _spark_tables(self) -> SparkTables:
         """Make what reads tables with Spark, shadows on branches too, and writes shadows."""
+        from lakehouse_backfill.adapters.iceberg.clock import require_right_clock
         from lakehouse_backfill.adapters.iceberg.shadow import branches
         from lakehouse_backfill.adapters.local.scan import PinnedCounts
         from lakehouse_backfill.adapters.spark.dataframes import SparkTables
@@ -241,6 +242,7 @@ class Adapters:
             lambda shadow: branches.find_newest_branch(self.catalog, shadow),
             lambda table: branches.load_stored_table(self.catalog, table),
             PinnedCounts(self.catalog).count,
+            partial(require_right_clock, self.catalog),
         )
 
     def _make_compute_ports(self) -> ComputePorts:

@@ -145,6 +145,15 @@ class Skewed:
         """Nothing happens here: the clock is off all the time."""
 
 
+class SkewedCommits(Skewed):
+    """The clock of the process is off, and so are the times of its snapshots."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        true, by = time.time, self.by.total_seconds()
+        time.time = lambda: true() + by  # type: ignore[assignment]
+
+
 #: What of a catalog is a commit.
 COMMITTING = ("commit_table", "create_table", "register_table", "create_namespace")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from lakehouse_backfill.errors import EnvironmentDown
 from tests.chaos.troubled_spark import SCOPE, begin, committed_chunks, restated, staged_rows
+from tests.support.skew import build_skew
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -54,13 +54,7 @@ def test_a_restatement_by_spark_converges_once_the_disk_is_no_longer_full(tmp_pa
 
 @pytest.fixture(scope="module")
 def skewed_clock(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A library that puts off the clock of Python and of Java, by the variable SKEW_S."""
-    made = tmp_path_factory.mktemp("clock") / "skew.so"
-    compiler = shutil.which("cc")
-    assert compiler, "a C compiler is missing here: apt-get install gcc"
-    source = Path(__file__).with_name("skew.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source, "-ldl"], check=True)
-    return str(made)
+    return build_skew(tmp_path_factory.mktemp("clock"))
 
 
 @pytest.mark.lake

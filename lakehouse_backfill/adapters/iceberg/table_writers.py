@@ -17,6 +17,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table_or_none,
     translate_errors,
 )
+from lakehouse_backfill.adapters.iceberg.clock import require_right_clock
 from lakehouse_backfill.adapters.iceberg.manifests.scoped_reader import ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import snapshot_summary
 from lakehouse_backfill.adapters.iceberg.rest.offers import advertised_endpoints
@@ -53,6 +54,7 @@ class TableWriters:
     def swap_committer(self, table: str, scope: Scope | None = None) -> SwapCommitter | None:
         """Return what commits swaps and tags on the table.
 
+        Commits through Spark do not pass the catalog's own guard: raises WrongClock before them.
         Raises Unsupported for a branch of a table whose rows only Java can account for.
         """
         if parse_branch_shadow(table):
@@ -68,6 +70,7 @@ class TableWriters:
         chosen = self.choose(table, scope).way
         if chosen == "pyiceberg":
             return None
+        require_right_clock(self.catalog)
         return self.java() if chosen == "java" else self.rows()
 
     def clone_committer(self, table: str) -> CloneCommitter | None:
@@ -75,6 +78,7 @@ class TableWriters:
         chosen = self.choose(table).way
         if chosen == "pyiceberg":
             return None
+        require_right_clock(self.catalog)
         if chosen == "java":
             return self.java()
         from lakehouse_backfill.adapters.iceberg.shadow.clone import FileCloneCommitter

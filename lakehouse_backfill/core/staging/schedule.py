@@ -29,7 +29,6 @@ from lakehouse_backfill.domain.run import ChunkRecord, format_duration
 from lakehouse_backfill.errors import (
     BackfillError,
     Conflict,
-    EnvironmentDown,
     LimitExceeded,
     RunMoved,
 )
@@ -215,7 +214,7 @@ class ChunkSchedule:
         The last one that is allowed is raised as it is, unless others came before it.
         """
         self.lease.require_held()
-        may_help = error.retry_may_help or isinstance(error, (Conflict, EnvironmentDown))
+        may_help = error.retry_may_help or isinstance(error, Conflict)
         if isinstance(error, RunMoved) or not may_help or self.limits.failures_in_a_row == 1:
             raise error
         self.pace, change = pacer.fail(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,7 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
 )
 from lakehouse_backfill.domain.profile import Profile
+from lakehouse_backfill.domain.tables.clock_skew import ClockSkew
 from lakehouse_backfill.errors import (
     BackfillError,
     Blocked,
@@ -56,7 +58,8 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
     """Open a session on the server; only settings that a running session may change are sent.
 
     Raises ConfigError when the profile names no server, or when the server does not apply a
-    setting; EnvironmentDown when it does not answer, or when the client's packages are missing.
+    setting; EnvironmentDown when it does not answer, or when the client's packages are missing;
+    WrongClock when its clock, which its commits carry, and this machine's are too far apart.
     """
     address = settings.remote or ""
     _require_address(address)
@@ -75,6 +78,7 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
         _require_reachable(address)
         session: SparkSession = builder.getOrCreate()
         _require_settings_applied(address, session, runtime_settings)
+        _require_same_clock(session)
     except BackfillError:
         raise
     except Exception as error:
@@ -99,6 +103,18 @@ def check_session(session: SparkSession, catalog: str) -> str:
             fix=f"start it with --conf spark.sql.extensions={ICEBERG_EXTENSIONS}",
         )
     return f"Spark {session.version} answers, and reads catalog {catalog}"
+
+
+def _require_same_clock(session: SparkSession) -> None:
+    began_s = time.time()
+    (row,) = session.sql("SELECT unix_micros(current_timestamp())").collect()
+    ended_s = time.time()
+    ClockSkew(
+        here_s=(began_s + ended_s) / 2,
+        there_s=row[0] / 1e6,
+        within_s=(ended_s - began_s) / 2,
+        whose="the Spark Connect server",
+    ).require_small()
 
 
 def _require_address(address: str) -> None:
