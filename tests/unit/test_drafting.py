@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
+from lakehouse_backfill.adapters.iceberg.clock import ReferenceClock
 from lakehouse_backfill.config.drafts import draft_repair
 from lakehouse_backfill.config.scaffold import create_project
 from lakehouse_backfill.core.evidence.staleness import (
@@ -83,6 +85,31 @@ def test_doctor_names_a_fault_of_the_catalog_once(tmp_path: Path) -> None:
     assert {(check.detail, check.fix) for check in bad.values()} == {
         ("not looked at: catalog failed", "")
     }
+
+
+@pytest.mark.parametrize(
+    ("off_s", "is_ok", "told"),
+    [
+        (None, True, "no other clock is known here"),
+        (1.0, True, "agrees with that of a server: off by +1.0 s"),
+        (7200.0, False, "is 7,200 s ahead of that of a server: "),
+        (-90.0, False, "is 90 s behind that of a server: "),
+    ],
+)
+def test_doctor_tells_how_far_the_clock_is_off_and_what_that_costs(
+    project: Project, off_s: float | None, is_ok: bool, told: str
+) -> None:
+    if off_s is not None:
+        clock = ReferenceClock()
+        clock.note("a server", time.time() - off_s, clock.uptime())
+        vars(project.wiring.catalog)["reference_clock"] = clock
+    found = project.doctor()
+    (check,) = (one for one in found.checks if one.name == "clock")
+    assert check.ok is is_ok
+    assert told in check.detail
+    assert ("no command commits anything" in check.detail) is not is_ok
+    # What could not be tried out is not taken for what the catalog lacks.
+    assert (found.capabilities is not None) is is_ok
 
 
 @pytest.mark.req("U16")

@@ -33,7 +33,7 @@ from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_c
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version
 from lakehouse_backfill.domain.tables.capabilities import Capabilities
-from lakehouse_backfill.errors import BackfillError, CatalogDown
+from lakehouse_backfill.errors import BackfillError, CatalogDown, WrongClock
 
 _PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))
 _PROBE_BRANCH, _PROBE_TAG = "lhb-probe-branch", "lhb-probe-tag"
@@ -125,6 +125,8 @@ class _CapabilityProbe:
             if cause is None or not is_known:
                 raise
             fault = catalogs.first_error_line(cause)
+        except WrongClock:
+            raise
         except BackfillError as error:
             fault = error.problem
         except NotImplementedError as error:

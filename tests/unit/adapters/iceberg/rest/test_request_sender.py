@@ -16,6 +16,7 @@ from requests.exceptions import ChunkedEncodingError, ConnectTimeout, ReadTimeou
 from requests.exceptions import ConnectionError as NoConnectionError
 from urllib3.exceptions import ProtocolError
 
+from lakehouse_backfill.adapters.iceberg.clock import ReferenceClock
 from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
     KEY_HEADER,
     PATIENCE_S,
@@ -53,6 +54,7 @@ class Script(BaseAdapter):
             raise answer
         made = Response()
         made.status_code, wait = answer if isinstance(answer, tuple) else (answer, None)
+        made.headers["Date"] = "Thu, 01 Jan 2026 00:00:00 GMT"
         if wait is not None:
             made.headers["Retry-After"] = wait
         made.raw, made._content = BytesIO(), b'{"idempotency-key-lifetime": "PT30M"}'
@@ -215,6 +217,14 @@ def test_a_pause_that_cannot_be_read_is_a_second(text: str):
     response = Response()
     response.headers["Retry-After"] = text
     assert retry_after_s(response) == 1.0
+
+
+def test_each_answer_tells_the_time_also_one_that_refuses():
+    noted = ReferenceClock(now=lambda: 0.0, uptime=lambda: 0.0)
+    RequestSender(Script(503), Idempotency(None), reference=noted).send(a_request())
+    found = noted.skew()
+    assert found is not None
+    assert (found.there_s, found.within_s) == (1_767_225_600.5, 0.5)
 
 
 def test_a_server_announces_keys_in_its_configuration():
