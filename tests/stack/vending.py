@@ -11,6 +11,7 @@ import http.client
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -39,13 +40,15 @@ class Grant:
 class Door(Passing):
     """Passes requests on to the store where the key's rights reach.
 
-    `asked`: key's place, method, what was asked for, the answer's status.
+    `asked`: key's place, method, what was asked for, the answer's status. `clients`: the programs
+    that asked, by the first word that they say of themselves, each with its methods.
     """
 
     store: Seaweed
     lasts_s: float = 3600.0
     asked: list[tuple[str, str, str, int]] = field(default_factory=list)
     grants: dict[str, Grant] = field(default_factory=dict)
+    clients: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _numbers: Iterator[int] = field(default_factory=count)
 
     def handler(self) -> type[PassingHandler]:
@@ -100,6 +103,7 @@ class _DoorHandler(PassingHandler):
             found = self.ask(self.command, self.path, body, keeps_host=True)
         who = grant.place if grant else "nobody"
         self.door.asked.append((who, self.command, ", ".join(places), found[0]))
+        self.door.clients[self.headers.get("User-Agent", "").partition("/")[0]].add(self.command)
         self.send(*found)
 
 

@@ -1,9 +1,9 @@
 """Installs what the tests with real servers need, beside what `make setup` installs.
 
-A few packages into `.venv`, and the jars of a REST catalog, of Kafka and of YARN into
-`.tools/stack`. PostgreSQL is a package of the operating system: `.ci/run` installs it. Prometheus
-and its Pushgateway are packages of Debian and Ubuntu, which are only unpacked there: installed,
-they would start as services.
+A few packages into `.venv`, and the jars of a REST catalog, of Kafka, of YARN and of S3 for Spark
+into `.tools/stack`. PostgreSQL is a package of the operating system: `.ci/run` installs it.
+Prometheus and its Pushgateway are packages of Debian and Ubuntu, which are only unpacked there:
+installed, they would start as services.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ JARS = jars.Place("tests/stack/jars.lock", ".tools/stack/jars")
 #: In folders of their own: they need other versions of the same libraries.
 KAFKA_JARS = jars.Place("tests/stack/kafka-jars.lock", ".tools/stack/kafka")
 YARN_JARS = jars.Place("tests/stack/yarn-jars.lock", ".tools/stack/yarn")
+SPARK_JARS = jars.Place("tests/stack/spark-jars.lock", ".tools/stack/spark")
 #: Our servers, and the folders of jars that each is compiled with.
 _SPARK_JARS = ".venv/lib/python3*/site-packages/pyspark/jars"
 SOURCES = {
@@ -43,9 +44,8 @@ def install_servers(root_name: str) -> int:
     try:
         _install_packages(root)
         java = install.chosen_java(root)
-        jars.fetch(root, java, JARS)
-        jars.fetch(root, java, KAFKA_JARS)
-        jars.fetch(root, java, YARN_JARS)
+        for place in (JARS, KAFKA_JARS, YARN_JARS, SPARK_JARS):
+            jars.fetch(root, java, place)
         for source, folders in SOURCES.items():
             _compile(root, java, source, folders)
         _unpack_programs(root)

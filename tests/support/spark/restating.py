@@ -48,11 +48,12 @@ def expected_checksums(chunk_size: int, scope: tuple[str, ...] = SCOPE) -> dict[
 
 @dataclass
 class RestateLab:
-    """Projects over one embedded lake, each in a namespace of its own."""
+    """Projects over one lake, each in a namespace of its own; `lake` is its part of the profile."""
 
     folder: Path
     settings: dict[str, str]
     namespace: str = field(default_factory=lambda: f"r{next(_numbers)}")
+    lake: dict[str, Any] = field(default_factory=lambda: {"catalog": CATALOG})
 
     def declare(self, job: str, *, has_checks: bool = False, **contract: Any) -> Project:
         """Write what a project needs, with one of `JOBS`, and open it.
@@ -63,8 +64,7 @@ class RestateLab:
         out, src = self.table("out"), self.table("src")
         profile = {
             "environment": "dev", "control_namespace": f"{self.namespace}_control",
-            "shadow_namespace": f"{self.namespace}_shadow", "spark": self.settings,
-            "catalog": CATALOG,
+            "shadow_namespace": f"{self.namespace}_shadow", "spark": self.settings, **self.lake,
         }  # fmt: skip
         product = self._product(has_checks=has_checks) | contract
         manifest: dict[str, Any] = {
