@@ -182,6 +182,9 @@ def load_manifest(
 
 def _cross_field_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
     yield from _source_faults(document)
+    if None not in (document.get("limits", "key_buckets"), document.get("limits", "key_ranges")):
+        problem = "is given beside key_buckets, and chunks are cut in one way"
+        yield document.fault(("limits", "key_ranges"), problem, "remove one of them")
     yield from _gate_faults(document)
     yield from _file_faults(document, project)
     yield from _suite_faults(document)

@@ -304,6 +304,21 @@ class KeyBuckets(Value):
     count: int = Field(ge=1, le=10_000, description="Chunks, one for each bucket.")
 
 
+class KeyRanges(Value):
+    """How the rows of a whole table are cut into chunks: by ranges of a key column.
+
+    The first and the last range have no end: every key is in one, also one that nobody expected.
+    """
+
+    column: ColumnName = Field(description="A column of the product's key.")
+    bounds: tuple[PartitionValue, ...] = Field(
+        min_length=1,
+        max_length=9_999,
+        description="Ascending: each is the first value of a chunk. Smaller ones, and rows without "
+        "a value, are in a chunk before the first of them.",
+    )
+
+
 class Limits(PaceLimits):
     """How the work is cut, and how fast it may go; where these are left out, the profile's."""
 
@@ -313,6 +328,15 @@ class Limits(PaceLimits):
         "Chunks of a whole table without partitions: the rows of one bucket of a key column each; "
         "one chunk of all rows if absent.",
     )
+    key_ranges: KeyRanges | None = added_later(
+        None, "The same by ranges of an ordered key column, in place of `key_buckets`."
+    )
+
+    @property
+    def key_chunks_field(self) -> str:
+        """The field that cuts a whole table into chunks by its key; empty: none does."""
+        names = (name for name in ("key_buckets", "key_ranges") if getattr(self, name) is not None)
+        return next((f"limits.{name}" for name in names), "")
 
 
 class Compute(Value):

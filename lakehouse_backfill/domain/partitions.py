@@ -20,13 +20,16 @@ from pydantic import StringConstraints
 
 from lakehouse_backfill.domain.labels import values as partition_values
 from lakehouse_backfill.domain.labels.instants import as_date, as_instant
+from lakehouse_backfill.domain.labels.key_ranges import KEY_RANGE, range_ends
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.serialization import Value, added_later
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 PartitionTransform = Annotated[
     str,
-    StringConstraints(pattern=r"^(table|identity|hour|day|month|year|(bucket|truncate)\[\d+\])$"),
+    StringConstraints(
+        pattern=r"^(table|identity|hour|day|month|year|range|(bucket|truncate)\[\d+\])$"
+    ),
 ]
 ColumnType = Annotated[
     str,
@@ -79,8 +82,9 @@ class ScopeField(Value):
 
     @property
     def has_no_order(self) -> bool:
-        """Whether no partition follows another: buckets, truncations, a whole table."""
-        return self.is_whole_table or partition_values.width_of(self.transform) is not None
+        """Whether no partition follows another: buckets, truncations, a whole table, key ranges."""
+        is_whole_or_range = self.is_whole_table or self.transform == KEY_RANGE
+        return is_whole_or_range or partition_values.width_of(self.transform) is not None
 
     @property
     def whole(self) -> ScopeField:
@@ -123,7 +127,7 @@ class Chunk(Value):
     chunk_id: str
     partitions: tuple[str, ...]
     keys: Scope | None = added_later(
-        None, "Of the partitions, only the rows in these buckets of a key column."
+        None, "Of the partitions, only the rows in these buckets or ranges of a key column."
     )
 
 
@@ -253,6 +257,9 @@ def _is_start(field: ScopeField, label: str, value: Bound) -> bool:
 @lru_cache(maxsize=4096)
 def partition_row_range(field: ScopeField, label: str) -> RowRange:
     """Return the rows of a partition; raise ValueError when `label` is no label of `field`."""
+    if field.transform == KEY_RANGE and label != NULL_LABEL:
+        lower, upper = range_ends(field.type, label)
+        return RowRange(field.column, lower=lower, upper=upper)
     return replace(_row_range(field, label), path=field.path)
 
 
@@ -373,6 +380,7 @@ def label_sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: 
     """Return the sort key of labels: numbers by value, times and texts as text, null first."""
     is_number = field.type in ("int", "long") or partition_values.scale_of(field.type) is not None
     is_number = is_number or partition_values.is_bucket(field.transform)
+    is_number = is_number and field.transform != KEY_RANGE
 
     def key(label: str) -> tuple[int, Decimal | int, str]:
         if label == NULL_LABEL:

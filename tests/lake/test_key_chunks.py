@@ -1,19 +1,25 @@
-"""Chunks of a whole table by buckets of its key: killed, gone on with, and compared by row."""
+"""Chunks of a whole table by buckets and ranges of its key: killed, resumed, compared by row."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 import yaml
+from pyspark.sql.functions import array
 
+from lakehouse_backfill.adapters.spark.dataframes import is_in_ranges
 from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.domain.labels.key_ranges import range_label
+from lakehouse_backfill.domain.partitions import NULL_LABEL, Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
@@ -34,6 +40,11 @@ def job(context, src):
 """
 ANSWERS = "consumers: []\nclassification: internal\nretention_days: unlimited\n"
 BUCKETS = 5
+CUTS: dict[str, Any] = {
+    "buckets": {"key_buckets": {"column": "id", "count": BUCKETS}},
+    "ranges": {"key_ranges": {"column": "id", "bounds": [1, 9, 20, 71]}},
+}
+EACH_CUT = pytest.mark.parametrize("cut", CUTS)
 
 
 @pytest.fixture
@@ -51,7 +62,12 @@ def project(lake: Lake) -> Project:
 
 
 def planned(
-    project: Project, lake: Lake, job: str = JOB, own: str | None = None, parallel: int = 1
+    project: Project,
+    lake: Lake,
+    cut: str,
+    job: str = JOB,
+    own: str | None = None,
+    parallel: int = 1,
 ) -> str:
     """Plan a run of the whole table in chunks by key, and approve it."""
     contract = Path(project.add_product(lake.table("out"), "lead").file)
@@ -65,8 +81,7 @@ def planned(
     drawn["transform"]["version"] = "21.0.1" if job != JOB else "21.0.0"
     if own is not None:
         drawn["sources"]["src"]["partition_column"] = own
-    buckets = {"column": "id", "count": BUCKETS}
-    drawn["limits"] = {"key_buckets": buckets, "parallel": parallel}
+    drawn["limits"] = CUTS[cut] | {"parallel": parallel}
     drawn["safety"] = drawn.get("safety", {}) | {"max_rejected_share": 0.5}
     manifest.write_text(yaml.safe_dump(drawn))
     run_id = str(project.plan(manifest, by="ann").run_id)
@@ -104,10 +119,11 @@ def killed_on(point: str, time: int) -> Iterator[None]:
 
 
 @pytest.mark.req("P3", "X2", "X3")
+@EACH_CUT
 def test_chunks_by_key_are_gone_on_with_after_kills_and_make_the_whole_table(
-    lake: Lake, project: Project
+    lake: Lake, project: Project, cut: str
 ) -> None:
-    run_id = planned(project, lake)
+    run_id = planned(project, lake, cut)
     before = held(lake, "out")
     for point, time in (
         ("Spark.overwrite:committed", 1),
@@ -137,10 +153,11 @@ def test_chunks_by_key_are_gone_on_with_after_kills_and_make_the_whole_table(
 
 
 @pytest.mark.req("P3", "X2", "X3")
+@EACH_CUT
 def test_chunks_by_key_read_only_their_own_rows_where_the_source_names_the_key(
-    lake: Lake, project: Project
+    lake: Lake, project: Project, cut: str
 ) -> None:
-    run_id = planned(project, lake, own="id", parallel=2)
+    run_id = planned(project, lake, cut, own="id", parallel=2)
     with killed_on("ControlLog.backfill_chunk_run:committing", 2):
         project.run(run_id, "ann", take_over=True)
     found = project.run(run_id, "ann", take_over=True).to_dict()
@@ -152,10 +169,37 @@ def test_chunks_by_key_read_only_their_own_rows_where_the_source_names_the_key(
 
 
 @pytest.mark.req("P3", "Q9")
+@EACH_CUT
 def test_a_row_of_a_key_that_another_chunk_reads_halts_the_run(
-    lake: Lake, project: Project
+    lake: Lake, project: Project, cut: str
 ) -> None:
     moved = JOB.replace('found.select("id"', 'found.select((F.col("id") + 1).alias("id")')
-    run_id = planned(project, lake, job=moved.replace("21.0.0", "21.0.1"), own="id")
+    run_id = planned(project, lake, cut, job=moved.replace("21.0.0", "21.0.1"), own="id")
     with pytest.raises(ChecksFailed, match="outside and left out"):
         project.run(run_id, "ann")
+
+
+@pytest.mark.req("P3")
+def test_spark_finds_each_key_in_the_one_range_that_holds_it(lake: Lake) -> None:
+    """Also texts beyond the basic plane, which UTF-16 orders otherwise, and none."""
+    moments = [datetime(year, 1, 1, 0, 0, 0, 1, timezone.utc) for year in (1901, 2024, 9999)]
+    values: dict[tuple[str, str], list[Any]] = {
+        ("long", "bigint"): [-(2**63), -1, 0, 2**63 - 1],
+        ("string", "string"): ["", "Z", "a", "\u00e9", "\uffff", "\U00010000", "\U0010ffff"],
+        ("date", "date"): [date.min, date(1970, 1, 1), date.max],
+        ("timestamptz", "timestamp"): moments,
+        ("timestamp", "timestamp_ntz"): [one.replace(tzinfo=None) for one in moments],
+        ("decimal(5, 2)", "decimal(5,2)"): [Decimal(n).scaleb(-2) for n in (-99999, 1, 99999)],
+    }
+    for (kind, of_spark), keys in values.items():
+        rows = lake.spark.createDataFrame([(key,) for key in (None, *keys)], f"k {of_spark}")
+        ends = pairwise((None, *keys[1:], None))
+        field = ScopeField(column="k", transform="range", type=kind)
+        labels = [range_label(lower, upper) for lower, upper in ends]
+        labels_of_chunks = [(NULL_LABEL, labels[0]), *((label,) for label in labels[1:])]
+        scopes = [Scope(field=field, partitions=labels) for labels in labels_of_chunks]
+        held = [is_in_ranges(scope_row_ranges(scope)).cast("int") for scope in scopes]
+        found = rows.select("k", array(*held).alias("held")).collect()
+        for row in found:
+            place = 0 if row["k"] is None else [str(key) for key in keys].index(str(row["k"]))
+            assert [number for number, one in enumerate(row["held"]) if one] == [place], row

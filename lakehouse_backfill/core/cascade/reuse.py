@@ -21,7 +21,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import RowSpans
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
 from lakehouse_backfill.core.planning.inputs.read_windows import window_to_read
 from lakehouse_backfill.core.planning.other_runs import recipe_of
-from lakehouse_backfill.core.planning.scope.key_buckets import is_by_key
+from lakehouse_backfill.core.planning.scope.key_chunks import is_by_key
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions

@@ -17,7 +17,7 @@ from lakehouse_backfill.core.planning.inputs.read_windows import (
     window_of_run,
     window_row_ranges,
 )
-from lakehouse_backfill.core.planning.scope.key_buckets import is_by_key, reads_own_rows
+from lakehouse_backfill.core.planning.scope.key_chunks import is_by_key, reads_own_rows
 from lakehouse_backfill.core.planning.target import isolation, row_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions

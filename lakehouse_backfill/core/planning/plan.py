@@ -30,7 +30,7 @@ from lakehouse_backfill.core.planning.other_runs import (
     require_revisable,
     supersede_revised_run,
 )
-from lakehouse_backfill.core.planning.scope import key_buckets, resolve, whole_grain
+from lakehouse_backfill.core.planning.scope import key_chunks, resolve, whole_grain
 from lakehouse_backfill.core.planning.target import (
     catch_up,
     column_scope,
@@ -196,7 +196,7 @@ def _cut_chunks(
     """Return the chunks: of partitions, or of a whole table by its key."""
     manifest, contract = declared.manifest, declared.contract
     limit = row_changes.chunk_partition_limit(manifest, contract, scope)
-    by_key = key_buckets.cut_by_key(manifest, contract, base)
+    by_key = key_chunks.cut_by_key(manifest, contract, base)
     return by_key or resolve.cut_chunks(scope, limit)
 
 
@@ -412,7 +412,7 @@ def _target_notes(
     change = resolved.manifest.target.schema_change
     notes = [
         write_path.describe_scope(context, resolved),
-        key_buckets.chunks_note(resolved),
+        key_chunks.chunks_note(resolved),
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",
     ]
     notes += [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from lakehouse_backfill.core.planning.scope import key_buckets, resolve
+from lakehouse_backfill.core.planning.scope import key_chunks, resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.catch_up import excluded_rows
 from lakehouse_backfill.core.versions import steps
@@ -81,7 +81,7 @@ class Stage(Value):
     text: str
     partitions: tuple[str, ...] = ()
     chunk_id: str = ""
-    keys: Scope | None = added_later(None, "Of a chunk, the buckets of a key column that it holds.")
+    keys: Scope | None = added_later(None, "Of a chunk, the buckets or ranges of a key column.")
 
     @property
     def chunk(self) -> Chunk:
@@ -186,7 +186,7 @@ def _staging(plan: Plan) -> Iterator[Stage]:
     catch_up = resolved.catch_up
     beyond = resolve.all_labels(edges_while_staging(plan))
     for chunk in resolved.chunks:
-        labels = key_buckets.describe_chunk(chunk)
+        labels = key_chunks.describe_chunk(chunk)
         carried = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
         kind: StageKind = "stage_chunk"
         text = f"computes {labels} into the shadow by one commit, and checks it"

@@ -24,7 +24,7 @@ from lakehouse_backfill.core.planning.inputs.completeness import (
     expected_periods,
 )
 from lakehouse_backfill.core.planning.inputs.pins import base_files
-from lakehouse_backfill.core.planning.scope import key_buckets
+from lakehouse_backfill.core.planning.scope import key_chunks
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import chunk_sort_key
@@ -72,7 +72,7 @@ def judge_chunk(
         _check_rows_outside(
             record,
             reads_more=reads_more,
-            is_part=key_buckets.is_by_key(resolved.chunks),
+            is_part=key_chunks.is_by_key(resolved.chunks),
         ),
     ]
     if record.stray_rows is not None:
@@ -191,7 +191,7 @@ class ChunkChecks:
         problem = ""
         if shown := closed or failed:
             problem = (
-                f"chunk {chunk.chunk_id} ({key_buckets.describe_chunk(chunk)}) failed "
+                f"chunk {chunk.chunk_id} ({key_chunks.describe_chunk(chunk)}) failed "
                 f"{len(shown)} of its checks: {gate_registry.describe_checks(shown)}"
             )
         status = "failed" if closed else "done"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from lakehouse_backfill.core.planning.scope.key_buckets import is_by_key
+from lakehouse_backfill.core.planning.scope.key_chunks import is_by_key
 from lakehouse_backfill.core.planning.target import file_sizes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal, PartitionBalance

@@ -38,13 +38,18 @@ def typed_range(name: str, kind: str, first: object, stop: object) -> NamedRange
 
     Raises ConfigError for what is no value of the column, and where nothing is between the two.
     """
-    start, end = (typed_value(name, kind, _instant_of(kind, one)) for one in (first, stop))
+    start, end = (typed_end(name, kind, one) for one in (first, stop))
     if start is None or end is None or not start < end:  # type: ignore[operator]
         raise ConfigError(
             f"from {first} to {stop} names no value of {name}",
             fix="write a later `to`: it is the first value that is not named any more",
         )
     return NamedRange(start, end)
+
+
+def typed_end(name: str, kind: str, value: object) -> NamedValue:
+    """Return an end of a range as `typed_value` does; a day is its start, UTC."""
+    return typed_value(name, kind, _instant_of(kind, value))
 
 
 def typed_value(name: str, kind: str, value: object) -> NamedValue:

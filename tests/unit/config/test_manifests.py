@@ -120,6 +120,18 @@ WRONG = {
         ("target:\n", "limits: {key_buckets: {column: carrier, count: 0}}\ntarget:\n"),
         (21, "limits.key_buckets.count", "is 0", "write at least 1"),
     ),
+    "buckets and ranges of keys": (
+        (
+            "target:\n",
+            "limits:\n  key_buckets: {column: carrier, count: 2}\n"
+            "  key_ranges: {column: carrier, bounds: [B]}\ntarget:\n",
+        ),
+        (23, "limits.key_ranges", "is given beside key_buckets", "remove one of them"),
+    ),
+    "no bound of ranges": (
+        ("target:\n", "limits: {key_ranges: {column: carrier, bounds: []}}\ntarget:\n"),
+        (21, "limits.key_ranges.bounds", "is empty", "write at least one entry"),
+    ),
     "several partition fields": (
         ("column: arrival_date\n    from", "column: [arrival_date, carrier]\n    from"),
         (23, "target.partitions.column", "several partition fields", "target.row_predicate"),

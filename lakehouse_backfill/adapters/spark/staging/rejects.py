@@ -35,7 +35,7 @@ from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.staging import merge
-from lakehouse_backfill.core.planning.scope.key_buckets import reads_own_rows
+from lakehouse_backfill.core.planning.scope.key_chunks import reads_own_rows
 from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
 from lakehouse_backfill.domain.partitions import Chunk, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan

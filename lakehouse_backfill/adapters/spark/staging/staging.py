@@ -41,7 +41,7 @@ from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
-from lakehouse_backfill.core.planning.scope.key_buckets import reads_own_rows
+from lakehouse_backfill.core.planning.scope.key_chunks import reads_own_rows
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide

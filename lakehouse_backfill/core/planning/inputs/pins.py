@@ -23,7 +23,8 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract, Tombstones
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
-from lakehouse_backfill.domain.labels.values import TIME_TYPES, is_bucket
+from lakehouse_backfill.domain.labels.key_ranges import KEY_RANGE
+from lakehouse_backfill.domain.labels.values import TIME_TYPES
 from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source, unplannable
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
@@ -200,13 +201,15 @@ def own_rows_notes(
             fix="name partition_column of all sources, or of none",
             field=f"sources.{whole[0]}.partition_column",
         )
-    parts = "partitions" if keys is None else "buckets"
+    parts = "partitions"
+    if keys is not None:
+        parts = "ranges" if keys.transform == KEY_RANGE else "buckets"
     return tuple(_own_rows_note(keys or scope.field, pin, parts) for pin in cut)
 
 
 def _own_rows_note(field: ScopeField, pin: SourcePin, parts: str) -> str:
     name, place = pin.partition_column, f"sources.{pin.name}.partition_column"
-    is_time = field.type in TIME_TYPES and not is_bucket(field.transform)
+    is_time = field.type in TIME_TYPES and not field.has_no_order
     if field.is_whole_table or is_time:
         what = "the whole table" if field.is_whole_table else f"{field.column}, which is a time"
         raise ConfigError(

@@ -19,8 +19,11 @@ _MIDNIGHT = time(0, tzinfo=timezone.utc)
 def needed_window(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | None:
     """Return the half-open instants that `scope` needs of a source, warm-up and cool-down included.
 
-    None when the scope has no time order (then the whole declared range is read).
+    None when the scope has no time order (then the whole declared range is read). Ranges of a key
+    have none, whatever its type: nothing relates them to the time by which a source is cut.
     """
+    if scope.field.has_no_order:
+        return None
     rows = [partitions.partition_row_range(scope.field, label) for label in scope.partitions]
     if not all(isinstance(row.lower, date) and row.upper is not None for row in rows):
         return None

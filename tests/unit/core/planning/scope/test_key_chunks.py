@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.planning import estimates
 from lakehouse_backfill.core.planning.inputs import pins
-from lakehouse_backfill.core.planning.scope import key_buckets
-from lakehouse_backfill.core.planning.scope.key_buckets import cut_by_key, describe_chunk
+from lakehouse_backfill.core.planning.inputs.read_windows import window_to_read
+from lakehouse_backfill.core.planning.scope import key_chunks
+from lakehouse_backfill.core.planning.scope.key_chunks import cut_by_key, describe_chunk
 from lakehouse_backfill.core.planning.target.catch_up import recut_chunks
 from lakehouse_backfill.core.staging.checks import judge_chunk
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels.values import bucket_number
-from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.partitions import (
     WHOLE_TABLE_FIELD,
     Chunk,
@@ -52,9 +53,12 @@ def unpartitioned(kind: str = "long", **changes: Any) -> Contract:
     return contract(**fields)
 
 
-def run_of(count: int, column: str = "id", **changes: Any) -> RunManifest:
+def run_of(cut: int | list[Any], column: str = "id", **changes: Any) -> RunManifest:
+    """Declare chunks: so many buckets, or ranges between bounds."""
     target = {"partitions": {"whole_table": True}} | changes.pop("target", {})
-    limits = {"key_buckets": {"column": column, "count": count}}
+    limits: dict[str, Any] = {"key_buckets": {"column": column, "count": cut}}
+    if isinstance(cut, list):
+        limits = {"key_ranges": {"column": column, "bounds": cut}}
     fields = declared().manifest.model_dump(mode="json", by_alias=True)
     return RunManifest.model_validate(fields | {"target": target, "limits": limits} | changes)
 
@@ -66,7 +70,12 @@ def holds(chunk: Chunk, kind: str, value: Any) -> bool:
         value is None
         if rows.is_null
         else value is not None
-        and rows.equals == bucket_number(f"bucket[{rows.buckets}]", kind, value)
+        and (
+            rows.equals == bucket_number(f"bucket[{rows.buckets}]", kind, value)
+            if rows.buckets
+            else (rows.lower is None or rows.lower <= value)
+            and (rows.upper is None or value < rows.upper)
+        )
         for rows in scope_row_ranges(chunk.keys)
     )
 
@@ -83,6 +92,39 @@ def test_each_row_is_in_exactly_one_chunk_also_one_without_a_key(
     assert sum(holds(chunk, kind, value) for chunk in chunks) == 1
 
 
+_FIRST, _LAST = (datetime(year, 12, 31, 23, 59, 59, 999_999) for year in (1, 9999))  # noqa: DTZ001
+#: Types that are cut into ranges, with their smallest and largest values.
+ENDS: dict[str, tuple[Any, Any]] = {
+    "long": (-(2**63), 2**63 - 1),
+    "int": (-(2**31), 2**31 - 1),
+    "string": ("", "\U0010ffff" * 20),
+    "date": (date.min, date.max),
+    "timestamp": (_FIRST, _LAST),
+    "timestamptz": (_FIRST.replace(tzinfo=timezone.utc), _LAST.replace(tzinfo=timezone.utc)),
+    "decimal(10, 2)": (Decimal("-99999999.99"), Decimal("99999999.99")),
+}
+
+
+@pytest.mark.req("P3")
+@pytest.mark.parametrize("kind", ENDS)
+@given(data=st.data())
+def test_each_key_is_in_exactly_one_range_also_extremes_and_none(kind: str, data: Any) -> None:
+    values = (KINDS | {"timestamp": st.datetimes()})[kind] | st.sampled_from(ENDS[kind])
+    bounds = sorted(data.draw(st.sets(values, min_size=1, max_size=8)))
+    written = [str(one) if isinstance(one, Decimal) else one for one in bounds]
+    stored = RunManifest.model_validate_json(run_of(written).model_dump_json(by_alias=True))
+    chunks = cut_by_key(run_of(written), unpartitioned(kind), None)
+    assert len(chunks) == len({chunk.chunk_id for chunk in chunks}) == len(bounds) + 1
+    if kind != "string":  # A text that is an ISO date is a date in what is stored.
+        assert cut_by_key(stored, unpartitioned(kind), None) == chunks
+    kept = [Chunk.model_validate_json(chunk.model_dump_json()) for chunk in chunks]
+    for value in (None, *ENDS[kind], *bounds, data.draw(values)):
+        below = 0 if value is None else sum(bound <= value for bound in bounds)
+        assert [holds(chunk, kind, value) for chunk in kept] == [
+            number == below for number in range(len(kept))
+        ]
+
+
 def test_a_run_that_declares_no_buckets_has_no_chunks_by_key() -> None:
     assert cut_by_key(declared().manifest, contract(), None) == ()
 
@@ -93,9 +135,19 @@ def test_chunks_and_their_cost_are_described() -> None:
     assert [describe_chunk(chunk) for chunk in chunks][:2] == [
         "all, bucket 0 and null of bucket[3](id)", "all, bucket 1 of bucket[3](id)",
     ]  # fmt: skip
-    note = key_buckets.chunks_note(whole_plan(3).resolved)
+    note = key_chunks.chunks_note(whole_plan(3).resolved)
     assert note.startswith("3 chunks by bucket[3](id), each one commit and at least one file: each")
     assert "read and computed 3 times" in note
+    chunks = cut_by_key(run_of([10, 20]), unpartitioned(), None)
+    assert [chunk.chunk_id for chunk in chunks][2] == "c0003-range-3-of-3"
+    assert [describe_chunk(chunk) for chunk in chunks] == [
+        "all, id below 10 and null", "all, id from 10 to before 20", "all, id from 20 on",
+    ]  # fmt: skip
+    assert key_chunks.chunks_note(whole_plan([10, 20]).resolved).startswith(
+        "3 chunks by ranges of id (the first holds all below 10 and rows without a value, the last "
+        "all from 20 on), each one commit and at least one file: each computes the whole output "
+        "and keeps the rows of its range"
+    )
 
 
 EXTERNAL = {"name": "x", "version": "1.0.0", "file": "jobs/x.py", "writer": "external"}
@@ -129,13 +181,20 @@ ONE_CHUNK = "remove limits.key_buckets: the table is staged as one chunk"
             run_of(4, target={"columns": ["amount"]}), unpartitioned(),
             "columns beside target.columns are carried over", ONE_CHUNK,
         ),
+        (run_of([4], "amount"), unpartitioned(), "amount is double, which not all", "key: id"),
+        (run_of([4, 4]), unpartitioned(), "bounds[1] is 4, not above 4", "in ascending order"),
+        (run_of([4, 3]), unpartitioned(), "bounds[1] is 3, not above 4", "in ascending order"),
+        (run_of([None]), unpartitioned(), "bounds[0] is null", "without null"),
+        (run_of([2**31]), unpartitioned("int"), "no value of id", "at most 32 bits"),
+        (run_of(["a"]), unpartitioned(), "'a' is no value of id", "a whole number"),
         (
             run_of(4, transform=EXTERNAL), unpartitioned(),
             "another engine writes the whole shadow", ONE_CHUNK,
         ),
     ],
     ids=[
-        "not in the key", "type", "partitioned", "partitions", "merge", "rows", "columns", "writer",
+        "not in the key", "type", "partitioned", "partitions", "merge", "rows", "columns",
+        "floats", "a bound twice", "descending", "null", "beyond the type", "text", "writer",
     ],
 )  # fmt: skip
 def test_what_cannot_be_cut_by_key_is_refused(
@@ -146,7 +205,7 @@ def test_what_cannot_be_cut_by_key_is_refused(
     assert problem in refused.value.problem
     assert fix in refused.value.fix
     assert refused.value.state
-    assert str(refused.value.field).startswith("limits.key_buckets")
+    assert str(refused.value.field).startswith(manifest.limits.key_chunks_field)
 
 
 @pytest.mark.req("P3")
@@ -158,8 +217,8 @@ def test_a_revision_computes_chunks_by_key_again_or_takes_the_table_over_as_one(
     assert origins == {left.chunk_id: old[0].chunk_id}
 
 
-def whole_plan(count: int) -> Plan:
-    chunks = cut_by_key(run_of(count), unpartitioned(), None)
+def whole_plan(cut: int | list[Any]) -> Plan:
+    chunks = cut_by_key(run_of(cut), unpartitioned(), None)
     scope = Scope(field=WHOLE_TABLE_FIELD, partitions=("all",))
     return with_fields(a_plan(), resolved__chunks=chunks, resolved__scope=scope)
 
@@ -248,9 +307,24 @@ def test_a_source_that_names_the_key_is_read_by_bucket_and_once() -> None:
         RowRange("own", is_null=True), RowRange("own", equals=0, buckets=4),
     )  # fmt: skip
     assert estimates.read_for_chunks(resolved, estimates.Inputs(2, 30, 400)) == (2, 30, 400)
-    assert "a row of another one fails it" in key_buckets.chunks_note(resolved)
+    assert "a row of another one fails it" in key_chunks.chunks_note(resolved)
     with pytest.raises(ConfigError, match=r"sources.other is read whole by chunks by key"):
         pins.own_rows_notes(resolved.scope, (pin, own_source("other", None)), keys.field)
+
+
+@pytest.mark.req("P3")
+def test_a_source_that_names_the_key_is_read_by_range_and_in_its_whole_time_window() -> None:
+    """A range of days of the key says nothing of the times by which the source is cut."""
+    chunks = cut_by_key(run_of([date(2024, 1, 5), date(2024, 1, 9)]), unpartitioned("date"), None)
+    window = {"column": "at", "from": date(2020, 1, 1), "to": date(2021, 1, 1)}
+    pin = own_source("raw", "at").model_copy(update={"range": InputRange.model_validate(window)})
+    keys = chunks[1].keys
+    assert keys is not None
+    assert pins.own_rows_notes(keys, (pin,), keys.field) == (
+        "raw: a chunk reads only rows whose at is in its own ranges",
+    )
+    assert pins.own_rows(pin, keys) == (RowRange("at", date(2024, 1, 5), date(2024, 1, 9)),)
+    assert [str(end.date()) for end in window_to_read(pin, keys)] == ["2020-01-01", "2021-01-01"]
 
 
 @pytest.mark.req("P3", "Q9")
