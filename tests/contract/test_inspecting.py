@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from lakehouse_backfill.adapters.local.inspecting import (
 )
 from lakehouse_backfill.domain.checks import Matches, NotNull, OneOf, Unique, Within
 from lakehouse_backfill.domain.manifest import InputRange
-from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
+from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.domain.tables.table import Column
@@ -72,6 +73,27 @@ def test_a_chunk_is_looked_at_as_it_was_committed(kit: Kit) -> None:
     of = plan(field_of("ts", "hour"), (f"{FIRST}T08",), ("id",))
     assert looked_at(kit, of, head).rows == {f"{FIRST}T08": 1}
     assert looked_at(kit, of).rows == {f"{FIRST}T08": 2}
+
+
+@pytest.mark.req("P3", "Q9")
+def test_of_a_chunk_by_key_only_the_files_of_its_own_commit_are_read(kit: Kit) -> None:
+    """Those of other chunks are not even opened, so that n chunks do not cost n times n reads."""
+    kit.create()
+    commits = []
+    for rows in ((row(1, FIRST), row(3, FIRST)), (row(2, FIRST), row(2, FIRST)), ()):
+        kit.append(*rows)
+        commits.append(kit.head())
+    of = plan(WHOLE_TABLE_FIELD, ("all",), ("id",))
+    keys = Scope(
+        field=ScopeField(column="id", transform="bucket[3]", type="long"), partitions=("1",)
+    )
+    chunk = Chunk(chunk_id="c0002-bucket-1-of-3", partitions=("all",), keys=keys)
+    first = kit.catalog.load_table(TARGET).scan(snapshot_id=commits[0]).plan_files()
+    for task in first:
+        Path(task.file.file_path.removeprefix("file://")).unlink()
+    near = LocalInspector(kit.catalog)
+    found = [near.chunk(of, chunk, at) for at in commits[1:]]
+    assert [(facts.rows, facts.duplicate_keys) for facts in found] == [({"all": 2}, 1), ({}, 0)]
 
 
 @pytest.mark.req("Q9")

@@ -19,10 +19,17 @@ from pyspark.sql.functions import array
 from lakehouse_backfill.adapters.spark.dataframes import is_in_ranges
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.labels.key_ranges import range_label
-from lakehouse_backfill.domain.partitions import NULL_LABEL, Scope, ScopeField, scope_row_ranges
+from lakehouse_backfill.domain.partitions import (
+    NULL_LABEL,
+    Chunk,
+    Scope,
+    ScopeField,
+    scope_row_ranges,
+)
 from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
+from tests.support.examples.plans import a_plan
 from tests.support.fakes.kills import Killed, hooked
 from tests.support.spark.lake import Lake
 
@@ -42,7 +49,7 @@ ANSWERS = "consumers: []\nclassification: internal\nretention_days: unlimited\n"
 BUCKETS = 5
 CUTS: dict[str, Any] = {
     "buckets": {"key_buckets": {"column": "id", "count": BUCKETS}},
-    "ranges": {"key_ranges": {"column": "id", "bounds": [1, 9, 20, 71]}},
+    "ranges": {"key_ranges": {"column": "id", "bounds": [-5, 9, 20, 32]}},
 }
 EACH_CUT = pytest.mark.parametrize("cut", CUTS)
 
@@ -177,6 +184,27 @@ def test_a_row_of_a_key_that_another_chunk_reads_halts_the_run(
     run_id = planned(project, lake, cut, job=moved.replace("21.0.0", "21.0.1"), own="id")
     with pytest.raises(ChecksFailed, match="outside and left out"):
         project.run(run_id, "ann")
+
+
+@pytest.mark.req("P3", "Q9")
+def test_of_a_chunk_by_key_spark_reads_only_what_its_own_commit_added(
+    lake: Lake,
+) -> None:
+    lake.sql("CREATE TABLE {ns}.parts (id bigint, d date) USING iceberg")
+    commits = []
+    for rows in ([(1,), (3,)], [(12,), (15,)], [(30,)]):
+        lake.append("parts", *((key, date(2024, 1, 1)) for (key,) in rows))
+        commits.append(lake.head("parts"))
+        if len(commits) == 1:
+            first = lake.files("parts")
+    field = ScopeField(column="id", transform="range", type="long")
+    keys = Scope(field=field, partitions=(range_label(10, 20),))
+    plan = a_plan().model_copy(update={"shadow_table": lake.table("parts")})
+    chunk = Chunk(chunk_id="c0002-range-2-of-3", partitions=("all",), keys=keys)
+    for path in first:
+        Path(path.removeprefix("file:")).unlink()
+    found = lake.tables.read_chunk(plan, chunk, commits[1])
+    assert sorted(row["id"] for row in found.collect()) == [12, 15]
 
 
 @pytest.mark.req("P3")

@@ -24,7 +24,12 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 )
 from lakehouse_backfill.adapters.local.parquet import map_files, stream_file_columns
 from lakehouse_backfill.adapters.local.row_hash import repeated_hashes, table_hashes
-from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
+from lakehouse_backfill.adapters.local.scan import (
+    SnapshotScan,
+    added_files,
+    filter_of_ranges,
+    plan_scan,
+)
 from lakehouse_backfill.core.planning.inputs.read_windows import (
     TIME_TYPES,
     window_row_ranges,
@@ -115,11 +120,11 @@ class LocalInspector:
         field, key = of.resolved.scope.field, of.resolved.contract.key
         if field.path:
             raise Unsupported("rows of partitions by a struct's field are counted by Spark")
-        if chunk.keys is not None:
-            raise Unsupported("rows of buckets of a key are counted by Spark")
         scope = Scope(field=field, partitions=chunk.partitions)
         rows = partitions.scope_row_ranges(scope)
-        side = self._plan_small_scan(of.shadow_table, snapshot_id, rows)
+        # Other chunks by key stand beside it: its commit added its rows, and none of theirs.
+        is_part = chunk.keys is not None
+        side = self._plan_small_scan(of.shadow_table, snapshot_id, rows, added=is_part)
         layout = choose_layout(SnapshotScan(side.name), side, scope)
         tasks = [piece.task for piece in label_files(side, layout, scope)]
         of_rules = (name for rule in rules for name in columns_of(rule))
@@ -135,9 +140,10 @@ class LocalInspector:
         return _count_files(tasks, stream, _Counting(field, key, rules))
 
     def _plan_small_scan(
-        self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]
+        self, table: str, snapshot_id: int, rows: tuple[RowRange, ...], *, added: bool = False
     ) -> SnapshotScan:
         side = plan_scan(self._catalog, table, snapshot_id, rows)
+        side = added_files(side) if added else side
         count = sum(task.file.record_count for task in side.tasks)
         if count > self._max_rows:
             raise Unsupported(f"{count} rows are more than {self._max_rows}")

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +133,22 @@ def _by_nullness(ranges: Sequence[RowRange]) -> list[list[RowRange]]:
     """
     parts = [[each for each in ranges if each.is_null is is_null] for is_null in (False, True)]
     return [part for part in parts if part] or [[]]
+
+
+def added_files(side: SnapshotScan) -> SnapshotScan:
+    """Return the scan of the files alone that its own snapshot added."""
+    snapshot = side.table.snapshot_by_id(side.snapshot_id or 0) if side.table else None
+    if side.table is None or snapshot is None:
+        return side
+    with translate_scan_errors(side.name, side.snapshot_id):
+        added = {
+            entry.data_file.file_path
+            for manifest in snapshot.manifests(side.table.io)
+            if manifest.added_snapshot_id == side.snapshot_id
+            for entry in manifest.fetch_manifest_entry(side.table.io)
+            if entry.snapshot_id == side.snapshot_id
+        }
+    return replace(side, tasks=tuple(x for x in side.tasks if x.file.file_path in added))
 
 
 def count_rows(

@@ -32,6 +32,7 @@ from lakehouse_backfill.domain.labels.values import (
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
     WHOLE_TABLE_LABEL,
+    Chunk,
     ColumnType,
     RowRange,
     Scope,
@@ -39,6 +40,7 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     scope_row_ranges,
 )
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.tables.branch_shadow import BranchHead, parse_branch_shadow
 from lakehouse_backfill.domain.tables.commits import StoredTable
 from lakehouse_backfill.domain.tables.schema_change import (
@@ -371,6 +373,22 @@ class SparkTables:
         """Read only the rows of the scope's partitions."""
         frame = self.read(table, snapshot_id)
         return self.restrict_to_ranges(table, frame, scope_row_ranges(scope))
+
+    def read_chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> DataFrame:
+        """Read the rows of a chunk in the shadow.
+
+        Of a chunk by key these are all that its commit added, so that files of the others are not
+        opened: whoever counts them sees whether one is of another bucket. A branch is read whole
+        and filtered: Iceberg reads added files with the table's newest schema, which others change.
+        """
+        table, rows = plan.shadow_table, plan.chunk_rows(chunk)
+        if chunk.keys is None or snapshot_id is None or parse_branch_shadow(table):
+            return self.read_scope(table, snapshot_id, rows)
+        before = self._load_stored(table).added_to(snapshot_id)
+        if before is None:  # The first one replaced all rows.
+            return self.read(table, snapshot_id)
+        added = {"start-snapshot-id": str(before), "end-snapshot-id": str(snapshot_id)}
+        return self.read(table, None, added)
 
     def restrict_to_ranges(
         self, table: str, frame: DataFrame, rows: Sequence[RowRange]

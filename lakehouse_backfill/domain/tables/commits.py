@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -28,6 +28,8 @@ class StoredTable(NamedTuple):
     is_sorted: bool
     #: Of all snapshots, by their ids, in the order of the metadata: newest last.
     summaries: Mapping[int, Mapping[str, str]]
+    #: Of a snapshot that only adds files: the one that it adds them to; None for others.
+    added_to: Callable[[int], int | None]
 
 
 class CommitResult(Value):

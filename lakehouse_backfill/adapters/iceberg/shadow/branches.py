@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,7 +20,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError
 from pyiceberg.table import Table, update
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
@@ -373,7 +374,14 @@ def load_stored_table(catalog: Catalog, table: str) -> StoredTable:
         head_id=found.metadata.current_snapshot_id,
         is_sorted=not found.sort_order().is_unsorted,
         summaries=_Summaries(found.snapshots()),
+        added_to=partial(_added_to, found),
     )
+
+
+def _added_to(table: Table, snapshot_id: int) -> int | None:
+    found = table.snapshot_by_id(snapshot_id)
+    is_append = found is not None and found.summary and found.summary.operation is Operation.APPEND
+    return found.parent_snapshot_id if found is not None and is_append else None
 
 
 class _Summaries(Mapping[int, Mapping[str, str]]):

@@ -78,8 +78,7 @@ class SparkInspecting:
         of the rules, in another.
         """
         field = plan.resolved.scope.field
-        rows = plan.chunk_rows(chunk)
-        frame = self._tables.read_scope(plan.shadow_table, snapshot_id, rows)
+        frame = self._tables.read_chunk(plan, chunk, snapshot_id)
         key = plan.resolved.contract.key
         with spark_errors(f"checking chunk {chunk.chunk_id}"):
             if not key or field.column in key:
@@ -104,7 +103,7 @@ class SparkInspecting:
         """Count the rows of a chunk in the shadow that break each rule."""
         if not rules:
             return ()
-        frame = self._tables.read_scope(plan.shadow_table, snapshot_id, plan.chunk_rows(chunk))
+        frame = self._tables.read_chunk(plan, chunk, snapshot_id)
         with spark_errors(f"checking chunk {chunk.chunk_id}"):
             return count_rows_breaking(frame, rules)[1]
 

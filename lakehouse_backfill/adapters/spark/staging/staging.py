@@ -46,7 +46,7 @@ from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
-from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
+from lakehouse_backfill.domain.partitions import Chunk, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.retention import TRIAL_TABLE
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
@@ -215,12 +215,12 @@ class SparkStaging:
         """
         started = time.monotonic()
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
-            rows = plan.chunk_rows(chunk)
-            stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, rows)
+            stored = _stored_checksum(self._tables, plan, chunk, snapshot_id)
             place = self._transform_runner.place(plan)
-            _refuse_secrets(self._tables, plan, place, (snapshot_id, rows), may_hold=True)
+            at = chunk, snapshot_id
+            _refuse_secrets(self._tables, plan, place, at, may_hold=True)
             outside = self._count_outside(plan, chunk)
-        frames = self._inputs.frames_for_scope(plan, rows)
+        frames = self._inputs.frames_for_scope(plan, plan.chunk_rows(chunk))
         summary = self._tables.summaries(plan.shadow_table).get(snapshot_id, {})
         return _record(
             plan, chunk, started, stored,
@@ -347,12 +347,10 @@ class SparkStaging:
                 outside = composed.rows.where(~dataframes.is_in_ranges(rows))
                 is_none = counted is not None and not counted.outside_rows
                 outside_rows = 0 if is_none else outside.count()
-                stored = _stored_checksum(
-                    self._tables, plan.shadow_table, commit.snapshot_id, plan.chunk_rows(chunk)
-                )
+                stored = _stored_checksum(self._tables, plan, chunk, commit.snapshot_id)
                 counted = _ObservedChunk(stored, outside_rows)
             place = self._transform_runner.place(plan)
-            at = commit.snapshot_id, plan.chunk_rows(chunk)
+            at = chunk, commit.snapshot_id
             _refuse_secrets(self._tables, plan, place, at, may_hold=counted.may_hold_secrets)
         return commit, counted
 
@@ -361,14 +359,14 @@ def _refuse_secrets(
     tables: SparkTables,
     plan: Plan,
     place: tuple[str, int],
-    at: tuple[int, Scope],
+    at: tuple[Chunk, int],
     *,
     may_hold: bool,
 ) -> None:
-    """Raise where the rows stored `at` a snapshot hold values of secrets; `place`: of the job."""
+    """Raise where a chunk, stored `at` a snapshot, holds values of secrets; `place`: of the job."""
     if not driver_guard.secrets_in_texts():
         return  # Nothing to look for: the table need not be opened.
-    rows = tables.read_scope(plan.shadow_table, *at)
+    rows = tables.read_chunk(plan, *at)
     rejects.require_none_stored(rows, place, may_hold=may_hold)
 
 
@@ -411,8 +409,10 @@ def _count_input(
         return inputs.count_source_rows(plan, plan.chunk_rows(chunk), frames)
 
 
-def _stored_checksum(tables: SparkTables, table: str, snapshot_id: int, scope: Scope) -> Checksum:
-    frame = tables.read_scope(table, snapshot_id, scope)
+def _stored_checksum(tables: SparkTables, plan: Plan, chunk: Chunk, snapshot_id: int) -> Checksum:
+    frame = tables.read_chunk(plan, chunk, snapshot_id)
+    if chunk.keys is not None:
+        frame = frame.where(dataframes.is_in_ranges(scope_row_ranges(chunk.keys)))
     return row_hash.frame_checksum(frame, LINEAGE_NAMES)
 
 
