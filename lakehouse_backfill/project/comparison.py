@@ -44,8 +44,10 @@ class DiffCommands(ProjectBase):
         options = diff.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
         request = self._diff_request(old, new, by, options)
         limit = local_limit_mib and local_limit_mib * 2**20
-        compared = diff.compare_states(self.wiring.context, request, engine, limit)
-        return results.comparison.DiffResult.of(compared.diff, compared.choice)
+        context = self.wiring.context
+        compared = diff.compare_states(context, request, engine, limit)
+        done = results.comparison.DiffResult.of(compared.diff, compared.choice)
+        return replace(done, proof_limit=context.proof_limit() or None)
 
     def preview_diff(
         self,
@@ -67,9 +69,11 @@ class DiffCommands(ProjectBase):
         options = diff.DiffOptions(tuple(key or ()), where, 0, tuple(ignore), limits)
         request = self._diff_request(old, new, by, options)
         limit = local_limit_mib and local_limit_mib * 2**20
-        return results.comparison.DiffPreviewResult.of(
-            *diff.preview_diff(self.wiring.context, request, engine, limit)
+        context = self.wiring.context
+        done = results.comparison.DiffPreviewResult.of(
+            *diff.preview_diff(context, request, engine, limit)
         )
+        return replace(done, proof_limit=context.proof_limit() or None)
 
     def _diff_request(
         self, old: str, new: str | None, by: str | None, options: DiffOptions

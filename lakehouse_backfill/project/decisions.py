@@ -33,7 +33,7 @@ class DecisionCommands(ProjectBase):
 
         done = self._decided(decisions.accept, run, by, reason)
         self._keep_heads(run)
-        return done
+        return replace(done, proof_limit=self.wiring.context.proof_limit() or None)
 
     def reject(self, run: str, by: str, reason: str, *, note: str = "") -> runs.DecisionResult:
         """Refuse the result; nothing is deleted. `note` is what `note` would add."""

@@ -21,9 +21,10 @@ from lakehouse_backfill.results.base import Result, optional
 
 
 class _Compared(Result):
-    """The part that a diff and its preview share."""
+    """The part that a diff and its preview share; `proof_limit`: what the catalog may hide."""
 
     must_be_equal: bool | None = optional()
+    proof_limit: str | None = optional()
 
 
 class DiffResult(_Compared):

@@ -87,12 +87,16 @@ def run_fields(status: RunStatus) -> dict[str, Any]:
 
 
 class DecisionResult(RunResult):
-    """The decisions and waivers in force after a decision."""
+    """The decisions and waivers in force after a decision.
+
+    `proof_limit`: what checks and diff of an accepted run could not prove on this catalog.
+    """
 
     approvals: tuple[Mapping[str, Any], ...]
     waivers: tuple[Mapping[str, Any], ...]
     manifest_file: str
     note_command: str | None = optional()
+    proof_limit: str | None = optional()
 
 
 class WaiveResult(RunResult):

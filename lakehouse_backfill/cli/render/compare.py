@@ -94,6 +94,7 @@ def render_preview(page: TextPage, result: comparison.DiffPreviewResult) -> None
             ("the same, to count", _load_text(result.shared_to_count)),
             ("key", ", ".join(result.key) or "none: rows are compared as a multiset"),
             ("engine", _engine_text(result)),
+            ("not proven", result.proof_limit),
         )
     )
     read = [one for one in result.partitions if one.proven_by is None]
@@ -124,6 +125,7 @@ def render_diff(page: TextPage, result: comparison.DiffResult) -> None:
             ("engine", _engine_text(result)),
             ("how", result.how),
             ("rows that repeat a key", result.duplicate_keys or None),
+            ("not proven", result.proof_limit),
         )
     )
     differing = [item for item in result.partitions if item.added or item.removed or item.changed]

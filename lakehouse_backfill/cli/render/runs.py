@@ -39,6 +39,8 @@ def render_decision(page: TextPage, result: runs.DecisionResult) -> None:
         result.approvals, reason=_reason,
     )  # fmt: skip
     _waivers(page, result.waivers)
+    if result.proof_limit:
+        page.line(f"not proven: {result.proof_limit}")
     ask_for_note(page, result.note_command)
     page.next_command(next_command(result))
 

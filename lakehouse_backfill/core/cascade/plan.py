@@ -24,6 +24,7 @@ from lakehouse_backfill.core.cascade.graph import (
 )
 from lakehouse_backfill.core.cascade.inputs import candidate_pins
 from lakehouse_backfill.core.cascade.reuse import REUSE_NOTE, may_reuse
+from lakehouse_backfill.core.cascade.visibility import visibility_notes
 from lakehouse_backfill.core.evidence.inputs.rows import labels_with_rows
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
@@ -142,7 +143,8 @@ def make_cascade(context: Context, declared: DeclaredRun, files: CascadeFiles, b
         )
         for plan in work.plans.values()
     )
-    return Cascade(cascade_id, version, nodes, plans, (*notes, *work.notes))
+    notes = (*notes, *work.notes, *visibility_notes(context, nodes))
+    return Cascade(cascade_id, version, nodes, plans, notes)
 
 
 def register_cascade(context: Context, cascade: Cascade, by: str) -> Cascade:

@@ -23,6 +23,21 @@ def pinned_runs(nodes: tuple[CascadeNode, ...]) -> dict[str, str]:
     }
 
 
+def visibility_notes(context: Context, nodes: tuple[CascadeNode, ...]) -> tuple[str, ...]:
+    """Return that followed products cannot move at once, where `doctor` found that of the catalog.
+
+    Without a finding nothing is said: the catalog is asked when they are published.
+    """
+    followed = [one.product for one in nodes if one.run_id and one.publication == "follow"]
+    found = context.shadows.capabilities() if len(followed) > 1 else None
+    if found is None or found.multi_table_commit:
+        return ()
+    return (
+        f"{', '.join(followed)} become visible one after the other, in this order: `doctor` found "
+        "no commit of several tables here (multi_table_commit: no), which `--together` needs",
+    )
+
+
 def is_visible(context: Context, product: str, run_id: str) -> bool:
     """Return whether readers see what a run published, as the rows of the pointer table say."""
     return pointer.visible_publication(context.versions.history(product), run_id) is not None

@@ -336,6 +336,7 @@ def _intent_warnings(
     manifest, contract = resolved.manifest, resolved.contract
     deprecated = job_code.require_allowed_version(manifest, contract, context.clock.now())
     noted = run_notes.notes_for_next_plan(context, contract.product)
+    noted += isolation.catalog_warnings(context, contract)
     noted += states.start_warnings(resolved)
     noted += column_scope.earlier_part_warnings(context, resolved)
     return deprecated + noted + catch_up.revision_warnings(context, resolved, revise)

@@ -113,6 +113,11 @@ class Context:
         """Return the mode of a run; raises what reading its plan raises."""
         return NO_RUN if run_id is None else self.runs.plan(run_id).resolved.manifest.run.mode
 
+    def proof_limit(self) -> str:
+        """Say which proofs the catalog does not allow, by what `doctor` found last; else empty."""
+        found = self.shadows.capabilities()
+        return found.proof_limit if found else ""
+
     def redaction(self, contract: Contract | None) -> Redaction:
         """Return what reports on a product hide.
 

@@ -57,3 +57,17 @@ class Capabilities(Value):
     def clones(self) -> bool:
         """Whether a run may use a zero-copy clone that shuts out writers with an expired lease."""
         return (self.register_table or self.built_clones) and self.new_uuid
+
+    @property
+    def proof_limit(self) -> str:
+        """Say which proofs this catalog does not allow, and why; empty if nothing speaks against.
+
+        Follows from the settings that `doctor` saw; whether a file is missing was not looked at.
+        """
+        if self.client_planning:
+            return ""
+        return (
+            "`doctor` found that the catalog wants to plan scans itself (client_planning: no): the "
+            "lists of files that are read here may lack some, so nothing here proves that these "
+            "are all files and rows of a table"
+        )

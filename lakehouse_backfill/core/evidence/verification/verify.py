@@ -77,6 +77,8 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
     _check_signatures(subject)
     _check_validation(subject)
     _check_archive(subject)
+    if limit := context.proof_limit():
+        checks.append(unknown_check("lists of files", limit))
     if subject.archive:
         _check_control_rows(subject)
         _check_anchors(subject)

@@ -1,4 +1,4 @@
-"""Where a run writes: a zero-copy clone, or a branch of its target; what a branch cannot do.
+"""Where a run writes: a zero-copy clone, or a branch of its target; what the catalog cannot do.
 
 A branch needs no new table UUID, no data path and no rights outside of the target.
 """
@@ -14,6 +14,7 @@ from lakehouse_backfill.core.planning.target.write_path import (
     staging_location_notes,
 )
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.plan import ResolvedManifest
 from lakehouse_backfill.domain.profile import Isolation
@@ -142,3 +143,20 @@ def isolation_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, 
         "same time has to try again (docs/catalogs.md). Until the branch is dropped, expiry keeps "
         "the history that it comes from",
     )
+
+
+def catalog_warnings(context: Context, contract: Contract) -> tuple[str, ...]:
+    """Describe what the run cannot have on this catalog, by what `doctor` found last."""
+    found = context.shadows.capabilities()
+    return limits_of_catalog(found, contract) if found else ()
+
+
+def limits_of_catalog(found: Capabilities, contract: Contract) -> tuple[str, ...]:
+    """Return what a catalog denies to each run of a product: proofs, and its SQL view."""
+    limits = [found.proof_limit] if found.proof_limit else []
+    if contract.view and not found.views:
+        limits.append(
+            f"`doctor` found that views cannot be made here (views: no): `publish` will make the "
+            f"rows visible, and then fail at {contract.view}; take `view` out of the contract"
+        )
+    return tuple(limits)

@@ -26,6 +26,7 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared
 from tests.support.fakes.lake import FakeLake
@@ -292,6 +293,17 @@ def test_followed_products_become_visible_in_order() -> None:
     steps.publish_cascade(world.context, found, "bob")
     assert [request.target for (request,) in adopted] == ["s.r", "s.a", "s.b"]
     assert steps.products_to_roll_back(world.context, found) == (("s.b",), ("s.a",), ("s.r",))
+
+
+def test_followed_products_that_cannot_move_at_once_are_named_in_the_plan() -> None:
+    every = {name: True for name in Capabilities.model_fields if name != "seen"}
+    for publication, can, is_said in (
+        ("follow", False, True), ("follow", True, False), ("pinned", False, False),
+    ):  # fmt: skip
+        world = World(publication)
+        world.lake.found = Capabilities(**(every | {"multi_table_commit": can}))
+        notes = [text for text in world.make().notes if "multi_table_commit: no" in text]
+        assert bool(notes) is is_said
 
 
 def test_publication_waits_until_all_are_accepted() -> None:

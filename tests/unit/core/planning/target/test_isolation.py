@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan
-from lakehouse_backfill.core.planning.target.isolation import branch_problem, choose_isolation
+from lakehouse_backfill.core.planning.target.isolation import (
+    branch_problem,
+    choose_isolation,
+    limits_of_catalog,
+)
 from lakehouse_backfill.core.planning.target.write_path import _BUILT, way_to_shadow
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.profile import Profile
@@ -123,3 +127,22 @@ def test_formats_and_bounds_that_a_branch_cannot_keep_are_named() -> None:
     assert "write.metadata.metrics.column.amount = counts" in branch_problem(restricted, info)
     kept = {"write.metadata.metrics.column.amount": "counts"}
     assert branch_problem(restricted, info.model_copy(update={"properties": kept})) == ""
+
+
+def test_a_plan_says_what_the_catalog_may_hide_and_nothing_where_doctor_has_not_looked() -> None:
+    def said(seen: Capabilities | None, setting: str = "clone") -> list[str]:
+        return [text for text in planned(setting, seen).warnings if "`doctor` found" in text]
+
+    assert (said(None), said(found()), said(found(unregister=False))) == ([], [], [])
+    for setting in ("clone", "auto", "branch"):
+        (text,) = said(found(client_planning=False), setting)
+        assert "client_planning: no" in text
+        assert "nothing here proves" in text
+
+
+def test_a_view_that_the_catalog_cannot_make_is_named_when_the_run_is_planned() -> None:
+    with_view = fake.contract(view="silver.arrivals_now")
+    (text,) = limits_of_catalog(found(views=False), with_view)
+    assert ("views: no" in text, "fail at silver.arrivals_now" in text) == (True, True)
+    assert limits_of_catalog(found(views=False), fake.contract()) == ()
+    assert limits_of_catalog(found(), with_view) == ()
