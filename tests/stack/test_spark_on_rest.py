@@ -1,0 +1,93 @@
+"""Spark on a REST catalog: what it commits, with which rights, and under lost answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.chaos.lab import BY, DAYS, TARGET
+from tests.stack import catalog_rules
+from tests.stack.catalogs import Catalogs
+from tests.stack.proxy import TOKENS, Fault, Proxy
+from tests.stack.servers import Rest
+from tests.stack.spark_lab import SparkRestLab
+from tests.stack.test_rights import rights
+
+SECRET = "hunter2-of-spark-71c0aa4e"
+WRONG, RIGHT = 100, 10
+_NAME = "spark_on_rest"
+
+
+@pytest.fixture(scope="module")
+def catalogs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Catalogs]:
+    made = Catalogs(request, tmp_path_factory.mktemp("catalogs"), _NAME)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def lab(
+    catalogs: Catalogs, rest: Rest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkRestLab]:
+    """Whose commands, and Spark, log in by OAuth2; one session for all tests here."""
+    uri = catalogs.behind([])["uri"]
+    folder = tmp_path_factory.mktemp("spark")
+    made = SparkRestLab(
+        folder, uri, {"uri": f"{rest.uri}/{_NAME}"}, rest.folder / _NAME / "rest.db", "clone"
+    )
+    made.login = {"credential": f"robot:{SECRET}", "oauth2-server-uri": uri + TOKENS}
+    catalogs.proxy.clients = {"robot": SECRET}
+    catalogs.proxy.rights_of = catalog_rules.rights_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEHOUSE_BACKFILL_SPARK_LOG", str(folder / "said" / "spark.log"))
+        made.begin()
+    yield made
+    made.stop()
+
+
+def expected(*days: str) -> list[tuple[str, int, int]]:
+    """Give every row: amount k of a day, at the right rate on these days."""
+    return [(d, k, k * (RIGHT if d in days else WRONG)) for d in DAYS for k in range(1, 4)]
+
+
+#: What happens to Spark's commits of chunks, one after the other.
+LOST = [("before", 503), ("before", None), ("after", None), ("after", 503), ("after", 500)]
+
+
+@pytest.mark.req("X1", "X12", "U1", "U10", "U12")
+@pytest.mark.parametrize(("isolation", "first", "losses"), [("clone", 1, []), ("branch", 4, LOST)])
+def test_a_restatement_by_spark_goes_forth_and_back_with_the_rights_of_the_page(
+    lab: SparkRestLab, catalogs: Catalogs, isolation: str, first: int, losses: list[Any]
+) -> None:
+    proxy: Proxy = catalogs.proxy
+    lab.isolate(isolation)
+    scope, needed = DAYS[first : first + 3], {}
+    proxy.faults = [
+        Fault("POST", catalog_rules.COMMITS, when, status, holds="chunk-id")
+        for when, status in losses
+    ]
+    allowed = {verb: cells[isolation] for verb, cells in rights().items()}
+
+    def give(*arguments: str) -> dict[str, Any]:
+        verb = arguments[0]
+        proxy.allowed, proxy.used = allowed[verb], set()
+        data = lab.repeat(*arguments).data
+        needed[verb] = frozenset(proxy.used)
+        return data
+
+    manifest = lab.manifest(f"{isolation}.yaml", scope[0], DAYS[first + 3])
+    run = give("plan", manifest, *BY)["run_id"]
+    for verb in ("approve", "stage", "validate", "accept"):
+        give(verb, run, *BY)
+    assert lab.oracle.rows(TARGET) == expected()
+    give("publish", run, *BY)
+    assert lab.oracle.rows(TARGET) == expected(*scope)
+    give("rollback", TARGET, "--to", "0", "--reason", "wrong", *BY)
+    assert lab.oracle.rows(TARGET) == expected()
+    assert needed == {verb: allowed[verb] for verb in needed}
+    assert [fault.met for fault in proxy.faults] == [1] * len(losses)
+    proxy.allowed = None
