@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg.capabilities import keep_capabilities, probe_capabilities
 from lakehouse_backfill.adapters.iceberg.catalog import load_table
+from lakehouse_backfill.adapters.iceberg.commit.multi_table import (
+    MULTI_TABLE_ENDPOINT,
+    commit_tables,
+)
+from lakehouse_backfill.adapters.iceberg.rest.offers import UNREGISTER_ENDPOINT
 from lakehouse_backfill.core.planning.target.isolation import choose_isolation
 from lakehouse_backfill.errors import Unsupported
 from tests.support.lakes.refusing import refuse_as_lakekeeper
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import TableChange
 
 pytestmark = pytest.mark.req("X12")
 
@@ -62,6 +72,54 @@ def test_server_side_planning_that_is_asked_for_by_the_table_is_found(tmp_path: 
     found = probe_capabilities(catalog, "shadow")
     assert not found.client_planning
     assert found.seen["client_planning"] == "the server asks for scan-planning-mode: server"
+
+
+class Offering:
+    """A catalog that offers, as REST servers do, what it does in a way of its own."""
+
+    _supported_endpoints = (MULTI_TABLE_ENDPOINT, UNREGISTER_ENDPOINT)
+
+    def __init__(self, catalog: Any, mode: str) -> None:
+        self._inner, self._mode = catalog, mode
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "engine":  # that of a SQL catalog
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def commit_tables(self, changes: list[TableChange]) -> None:
+        if self._mode == "honest":
+            return commit_tables(self._inner, changes)
+        for change in changes[: 1 if self._mode == "half" else None]:
+            self._inner.commit_table(change.table, change.requirements, change.updates)
+        return None
+
+    def unregister_table(self, name: str) -> None:
+        table = self._inner.load_table(name)
+        if self._mode != "half":
+            self._inner.drop_table(name)
+        if self._mode == "one by one":
+            table.io.delete(table.metadata_location)
+
+
+@pytest.mark.parametrize(
+    ("mode", "together", "unregistered"),
+    [
+        ("honest", "", ""),
+        ("half", "is not in both", "the table is still there"),
+        ("one by one", "refused changed one of two tables", "the table's files are gone"),
+    ],
+)
+def test_what_a_catalog_offers_is_believed_only_when_it_was_done(
+    tmp_path: Path, mode: str, together: str, unregistered: str
+) -> None:
+    kit = Kit(tmp_path)
+    found = probe_capabilities(cast("Catalog", Offering(kit.catalog, mode)), "shadow")
+    assert together in found.seen.get("multi_table_commit", "")
+    assert unregistered in found.seen.get("unregister", "")
+    assert (found.multi_table_commit, found.unregister) == (not together, not unregistered)
+    assert kit.catalog.list_tables("shadow") == []
+    assert not list((tmp_path / "lake").rglob("*probe*/**/*.*"))
 
 
 def test_a_run_is_published_and_rolled_back_there(tmp_path: Path) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import RESTError
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, RESTError
 from pyiceberg.io import OutputFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate
+from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate, SetPropertiesUpdate
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
-from lakehouse_backfill.adapters.iceberg.commit.multi_table import why_not_together
+from lakehouse_backfill.adapters.iceberg.commit.multi_table import commit_tables, why_not_together
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import TableChange
 from lakehouse_backfill.adapters.iceberg.metadata import (
     BUILT_BECAUSE_PROPERTY,
     CAPABILITIES_PROPERTY,
@@ -37,6 +40,7 @@ from lakehouse_backfill.errors import BackfillError, CatalogDown, WrongClock
 
 _PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))
 _PROBE_BRANCH, _PROBE_TAG = "lhb-probe-branch", "lhb-probe-tag"
+_PROBE_PROPERTY = "lakehouse-backfill.probe"
 
 
 def probe_capabilities(catalog: Catalog, shadow_namespace: str) -> Capabilities:
@@ -275,7 +279,20 @@ class _CapabilityProbe:
         return "" if announces_keys(self._catalog) else "the catalog does not announce them"
 
     def _probe_unregister(self) -> str:
-        return "" if can_unregister(self._catalog) else "the catalog does not offer it"
+        """Take the second table out where that is offered, as `maintain` does; its files must stay.
+
+        It is the last probe: the table is gone after it.
+        """
+        if not can_unregister(self._catalog):
+            return "the catalog does not offer it"
+        name = self._second_table()
+        table = self._load_table(name)
+        rest: Any = self._catalog  # PyIceberg's base class does not know it
+        rest.unregister_table(name)
+        if self._catalog.table_exists(name):
+            return "it was accepted, and the table is still there"
+        is_kept = table.io.new_input(table.metadata_location).exists()
+        return "" if is_kept else "it was accepted, and the table's files are gone"
 
     def _probe_views(self) -> str:
         """Probe views; PyIceberg's SQL catalog makes none, but Spark does in a V1 database."""
@@ -290,8 +307,47 @@ class _CapabilityProbe:
         self._catalog.drop_view(name)
         return "" if is_kept else "a view was accepted and is not there"
 
+    def _second_table(self) -> str:
+        """Name the clone that a run would have; where none can be made, a table is."""
+        name = self._clone()
+        if not self._catalog.table_exists(name):
+            self._catalog.create_table(name, _PROBE_SCHEMA)
+        return name
+
     def _probe_multi_table(self) -> str:
-        return why_not_together(self._catalog)
+        if why := why_not_together(self._catalog):
+            return why
+        return _try_two_tables(self._catalog, self._load_table, (self._name, self._second_table()))
+
+
+_LoadTable = Callable[[str], Table]
+
+
+def _try_two_tables(catalog: Catalog, load: _LoadTable, names: tuple[str, str]) -> str:
+    """Change properties of two tables at once; then ask for a commit that must fail as a whole."""
+    commit_tables(catalog, _property_changes(load, names, "all"))
+    if _with_property(load, names, "all") != names:
+        return "a commit of two tables was accepted and is not in both"
+    first, second = _property_changes(load, names, "none")
+    stale = replace(second, requirements=(AssertTableUUID(uuid=uuid.uuid4()),))
+    try:
+        commit_tables(catalog, [first, stale])
+    except (CommitFailedException, BadRequestError):
+        changed = _with_property(load, names, "none")
+        return "a commit that was refused changed one of two tables" if changed else ""
+    return "a commit was accepted that one of its tables does not allow"
+
+
+def _property_changes(load: _LoadTable, names: tuple[str, ...], value: str) -> list[TableChange]:
+    changed = SetPropertiesUpdate(updates={_PROBE_PROPERTY: value})
+    return [
+        TableChange(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (changed,))
+        for table in map(load, names)
+    ]
+
+
+def _with_property(load: _LoadTable, names: tuple[str, ...], value: str) -> tuple[str, ...]:
+    return tuple(name for name in names if load(name).properties.get(_PROBE_PROPERTY) == value)
 
 
 def _commit_empty_snapshot(table: Table, branch: str = "main") -> None:

@@ -160,8 +160,9 @@ def _commit_in_database(catalog: SqlCatalog, changes: Sequence[TableChange]) -> 
         new = catalog._update_and_stage_table(
             current, current.name(), change.requirements, change.updates
         )
-        catalog._write_metadata(new.metadata, new.io, new.metadata_location)
         staged.append((current, new))
+    for _, new in staged:  # no file is left where one table refuses
+        catalog._write_metadata(new.metadata, new.io, new.metadata_location)
     with Session(catalog.engine) as session:
         for current, new in staged:
             *namespace, name = current.name()

@@ -11,7 +11,7 @@ from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_s
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-_UNREGISTER = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/unregister"
+UNREGISTER_ENDPOINT = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/unregister"
 
 
 def advertised_endpoints(catalog: Catalog) -> frozenset[str]:
@@ -27,7 +27,9 @@ def announces_keys(catalog: Catalog) -> bool:
 
 def can_unregister(catalog: Catalog) -> bool:
     """Return whether the server takes a table out of the catalog without a drop."""
-    return hasattr(catalog, "unregister_table") and _UNREGISTER in advertised_endpoints(catalog)
+    return hasattr(catalog, "unregister_table") and UNREGISTER_ENDPOINT in advertised_endpoints(
+        catalog
+    )
 
 
 def take_out(catalog: Catalog, table: str) -> None:
