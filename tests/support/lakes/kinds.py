@@ -172,6 +172,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("the null partition", "v", "identity", TEXT, [None, "EU"]),
     # As a whole.
     Kind("unpartitioned", None, "table", LONG, NUMBERS),
+    Kind("some rows of a table without partitions", None, "table", LONG, NUMBERS,
+         days=(date(2024, 1, 1),)),
     Kind("a whole partitioned table", None, "table", DAY, DATES, parts=(("v", "month"),)),
     Kind("by a double", None, "table", DoubleType(), [1.5, -0.5, None], parts=(("v", "identity"),)),
     Kind("a void field", None, "table", LONG, NUMBERS, parts=(("v", "void"),)),

@@ -294,7 +294,12 @@ class TableChange:
     updates: tuple[update.TableUpdate, ...]
 
     def land(self) -> None:
-        """Commit it; it is not tried again."""
+        """Commit it; it is not tried again.
+
+        By the table, not by `catalog.commit_table`: a branch puts itself in the place of main, and
+        the table refuses an answer about another table and removes metadata files that it no longer
+        keeps.
+        """
         with commit_window("Publisher.swap"):
             self.table._do_commit(updates=self.updates, requirements=self.requirements)
 

@@ -159,7 +159,11 @@ class BranchTable(Table):
         updates: tuple[update.TableUpdate, ...],
         requirements: tuple[update.TableRequirement, ...],
     ) -> None:
-        """Commit to the branch; raises Unsupported for anything but snapshots."""
+        """Commit to the branch; raises Unsupported for anything but snapshots.
+
+        By the target's own method, which PyIceberg's writers call too: `catalog.commit_table` gives
+        the new metadata, and leaves the target as it was loaded.
+        """
         self.whole._do_commit(
             tuple(one for each in updates for one in self._branch_updates(each)),
             tuple(map(self._branch_requirement, requirements)),
