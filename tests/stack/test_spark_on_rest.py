@@ -1,4 +1,4 @@
-"""Spark on a REST catalog: what it commits, with which rights, and under lost answers."""
+"""Spark on a REST catalog: what it commits, with which rights, under lost answers, and no more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.lab import BY, DAYS, TARGET
+from tests.chaos.oracle import CONTROL
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
 from tests.stack.proxy import TOKENS, Fault, Proxy
@@ -91,3 +92,55 @@ def test_a_restatement_by_spark_goes_forth_and_back_with_the_rights_of_the_page(
     assert needed == {verb: allowed[verb] for verb in needed}
     assert [fault.met for fault in proxy.faults] == [1] * len(losses)
     proxy.allowed = None
+
+
+#: A job that tries to write elsewhere, each try in a line of its own; nothing it gets tells on it.
+WRITES = """\
+from lakehouse_backfill.transforms import transform
+
+def tries(s):
+    spark, into = s.sparkSession, "lake.silver.t"
+    sql = getattr(spark, "s" + "ql")
+    yield lambda: sql("INSERT " + f"INTO {into} SELECT * FROM lake.bronze.s")
+    yield lambda: sql("DROP " + f"TABLE {into}")
+    yield lambda: sql("CALL " + f"lake.system.expire_snapshots(table => '{into}')")
+    yield lambda: getattr(s, "write" + "To")(into).append()
+    yield lambda: getattr(s.write, "save" + "AsTable")("lake.silver.made")
+    yield lambda: getattr(s.write, "insert" + "Into")(into)
+
+@transform(name="writes", version="1.0.0", inputs=("s",))
+def writes(context, s):
+    for attempt in tries(s):
+        try:
+            attempt()
+        except Exception:
+            pass
+    return s
+"""
+
+
+@pytest.mark.req("X1", "T6", "E1")
+def test_a_job_writes_nowhere_through_the_session(lab: SparkRestLab, catalogs: Catalogs) -> None:
+    manifest = lab.manifest("writes.yaml", DAYS[1], DAYS[3])
+    file = lab.folder / manifest
+    file.write_text(file.read_text("utf-8").replace("tenfold", "writes"), encoding="utf-8")
+    (lab.folder / "jobs" / "writes.py").write_text(WRITES, encoding="utf-8")
+    run = lab.must("plan", manifest, *BY).data["run_id"]
+    lab.must("approve", run, *BY)
+    before, asked = _live(lab), len(catalogs.proxy.asked)
+
+    ended = lab.do("stage", run, *BY)
+
+    assert ended.code == 3, ended
+    tried = ended.error["data"]["attempts"]
+    assert [(one["file"], one["line"], one["sink"]) for one in tried] == [
+        ("jobs/writes.py", line, "table") for line in range(6, 12)
+    ]
+    assert _live(lab) == before
+    changes = [path for method, path, _ in catalogs.proxy.asked[asked:] if method != "GET"]
+    assert [path for path in changes if f"/{CONTROL}" not in path and "/oauth/" not in path] == []
+
+
+def _live(lab: SparkRestLab) -> list[Any]:
+    """Give each table that is not the toolkit's own, with the metadata file that is its state."""
+    return [row for row in lab.oracle.catalog() if not str(row[1]).startswith(CONTROL)]
