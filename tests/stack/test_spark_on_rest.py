@@ -121,6 +121,7 @@ def writes(context, s):
 
 @pytest.mark.req("X1", "T6", "E1")
 def test_a_job_writes_nowhere_through_the_session(lab: SparkRestLab, catalogs: Catalogs) -> None:
+    lab.isolate("clone")
     manifest = lab.manifest("writes.yaml", DAYS[1], DAYS[3])
     file = lab.folder / manifest
     file.write_text(file.read_text("utf-8").replace("tenfold", "writes"), encoding="utf-8")
