@@ -34,11 +34,14 @@ USED = {
     "pyiceberg.table:Table._do_commit": "one commit of several updates",
     "pyiceberg.table:Transaction._apply": "a tag in the commit of its snapshot",
     "pyiceberg.table:ManifestGroupPlanner.plan_manifest_entries": "parallel reads of manifests",
+    "pyiceberg.table.update:_TableMetadataUpdateContext": "metadata after an update",
+    "pyiceberg.table.update:_apply_table_update": "metadata after an update",
     "pyiceberg.table.update.schema:UpdateSchema._apply": "columns before they are committed",
 }  # fmt: skip
 #: Attributes of instances: the class that declares or sets them, and what they are used for.
 ON_INSTANCES = {
     "pyiceberg.catalog.rest:RestCatalog._session": "unregister, views, commits of several tables",
+    "pyiceberg.catalog.rest:RestCatalog._supported_endpoints": "what a server offers",
     "pyiceberg.table:DataScan._manifest_planner": "parallel reads of manifests",
     "pyiceberg.table:Transaction._updates": "a tag in the commit of its snapshot",
     "pyiceberg.typedef:Record._data": "copies of entries of manifests",
