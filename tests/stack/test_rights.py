@@ -21,8 +21,9 @@ def rights() -> dict[str, dict[str, frozenset[str]]]:
     section = PAGE.read_text("utf-8").partition("## Rights")[2].partition("\n## ")[0]
     rows = [re.split(r" *\| *", line.strip("| ")) for line in section.splitlines() if "| `" in line]
     return {
-        verb.strip("`"): {"clone": _words(clone), "branch": _words(branch)}
-        for verb, clone, branch in rows
+        verb: {"clone": _words(clone), "branch": _words(branch)}
+        for verbs, clone, branch in rows
+        for verb in re.findall("`(.+?)`", verbs)
     }
 
 
@@ -52,12 +53,21 @@ def test_a_command_needs_these_rights_and_no_others(
 
     manifest = lab.manifest("a.yaml", SCOPE[0], "2024-01-05")
     lab.run = str(give("plan", manifest, *BY)["run_id"])
-    for verb in ("approve", "stage", "validate", "accept", "publish"):
+    for verb in ("approve", "stage", "validate"):
         give(verb, lab.run, *BY)
+    give("diff", lab.run)
+    give("accept", lab.run, *BY)
+    give("publish", lab.run, *BY)
+    give("verify", lab.run)
+    give("evidence", lab.run)
     give(*BACK)
+    give("recover", lab.run, *BY)
+    require_rolled_back(lab)
+    other = str(give("plan", lab.manifest("b.yaml", SCOPE[0], "2024-01-04"), *BY)["run_id"])
+    give("cancel", other, *BY)
+    give("doctor")
     give("status", lab.run)
     give("maintain", *BY)
-    require_rolled_back(lab)
     allowed = {verb: cells[isolation] for verb, cells in rights().items()}
     # Shadows and branches are removed once their run is old.
     assert needed.pop("maintain") <= allowed.pop("maintain")
