@@ -306,6 +306,12 @@ class KindProject:
         path.write_text(yaml.safe_dump(text, allow_unicode=True), encoding="utf-8")
         return path
 
+    def written(self, kind: Kind, ids: list[int]) -> list[dict[str, Any]]:
+        """Give the rows of these ids as they were given to the tables."""
+        rows, schema = kind.rows(), kind.schema().as_arrow()
+        given = [{**rows[number % 100], "id": number} for number in sorted(ids)]
+        return pa.Table.from_pylist(given, schema=schema).to_pylist()  # type: ignore[no-any-return]
+
     def rows(self, name: str, snapshot_id: int) -> list[dict[str, Any]]:
         """Read the rows of a snapshot by PyIceberg, by their ids."""
         found = self.catalog.load_table(name).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
