@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent / "results"
+_TICKS = os.sysconf("SC_CLK_TCK")
 PACKAGES = ("lakehouse-backfill", "pyspark", "pyiceberg", "pyarrow", "duckdb")
 
 
@@ -37,6 +38,27 @@ def seconds(act: Callable[[], object]) -> float:
     started = time.perf_counter()
     act()
     return time.perf_counter() - started
+
+
+def processor_seconds() -> float:
+    """Return the processor time until now of this process and all that it has started."""
+    parents, times = dict[str, str](), dict[str, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            continue  # It has ended meanwhile.
+        parents[path.parent.name] = fields[1]
+        # User and system time, each of the process and of children that have ended.
+        times[path.parent.name] = sum(map(int, fields[11:15]))
+    own = str(os.getpid())
+
+    def is_ours(process: str | None) -> bool:
+        while process is not None and process != own:
+            process = parents.get(process)
+        return process == own
+
+    return sum(ticks for process, ticks in times.items() if is_ours(process)) / _TICKS
 
 
 def medians(

@@ -3,11 +3,11 @@
     python -m benchmarks.spark_chunks [--chunks 2200] [--kills 5]
 
 Each day has four rows, so that what a chunk costs beside its rows is seen. A driver notes after
-each chunk the time and its memory, and after every 50th the heap of its JVM that a collection
-leaves. The kills fall in the first half at random chunks, each a SIGKILL to Python, whose JVM ends
-by itself then; the last driver stages what is left. The gates are those of `many_chunks`; the
-checksums have to be those that the row hash in plain Python gives for the rows that DuckDB reads
-from the source.
+each chunk the processor time (its JVM's included), the time and its memory, and after every 50th
+the heap of its JVM that a collection leaves. The kills fall in the first half at random chunks,
+each a SIGKILL to Python, whose JVM ends by itself then; the last driver stages what is left. The
+gates are those of `many_chunks`; the checksums have to be those that the row hash in plain Python
+gives for the rows that DuckDB reads from the source.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.ratios import Ratio, environment, report
+from benchmarks.ratios import Ratio, environment, processor_seconds, report
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.project import Project
 from tests.chaos.oracle import MARK
@@ -58,7 +58,6 @@ class Notes:
     kill_at: int
     seen: int = 0
     chunks: int = 0
-    began: float = field(default_factory=time.time)
     is_computing: bool = False
 
     def __call__(self, point: str) -> None:
@@ -70,19 +69,21 @@ class Notes:
             os.kill(os.getpid(), signal.SIGKILL)
         if point != "Runs.record_chunk:after" or not self.is_computing:
             return
-        ended = time.time()
+        used, ended = processor_seconds(), time.time()
         self.chunks += 1
         heap = _heap_mb() if self.chunks % _HEAP_EVERY == 0 else 0.0
         with self.file.open("a", encoding="utf-8") as lines:
-            lines.write(f"{os.getpid()} {self.began} {ended} {_memory_mb()} {heap} {time.time()}\n")
+            noted = (used, ended, _memory_mb(), heap, processor_seconds(), time.time())
+            lines.write(" ".join(map(str, (os.getpid(), *noted))) + "\n")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one driver noted after one chunk; `seconds` is None for its first one."""
+    """What one driver noted after one chunk; of its first one neither time is known."""
 
     driver: int
     number: int
+    processor_s: float | None
     seconds: float | None
     memory_mb: float
     heap_mb: float
@@ -194,27 +195,31 @@ def _chunks(notes: Path) -> list[Chunk]:
     """Read what the drivers noted; of a driver's chunk before another's, no time is known."""
     rows = [line.split() for line in notes.read_text(encoding="utf-8").splitlines()]
     found: list[Chunk] = []
-    before: list[str] | None = None
+    before: list[float] | None = None
     number = 0
-    for row in rows:
+    for driver, *texts in rows:
+        row = [float(driver), *map(float, texts)]
         is_same = before is not None and before[0] == row[0]
         number = number + 1 if is_same else 1
-        took = float(row[2]) - float(before[5]) if is_same and before is not None else None
-        found.append(Chunk(int(row[0]), number, took, float(row[3]), float(row[4])))
+        # What the noting took, a collection of garbage with it, is not the chunk's.
+        used = row[1] - before[5] if is_same and before is not None else None
+        took = row[2] - before[6] if is_same and before is not None else None
+        found.append(Chunk(int(driver), number, used, took, row[3], row[4]))
         before = row
     return found
 
 
 def _report(chunks: list[Chunk], redone: int, wrong: int, options: argparse.Namespace) -> int:
     tenth = max(2, len(chunks) // 10)
-    costs = [one.seconds for one in chunks if one.seconds is not None and one.number > _WARM_UP]
+    warm = [one for one in chunks if one.number > _WARM_UP]
+    costs = [one.processor_s for one in warm if one.processor_s is not None]
     last = [one for one in chunks if one.driver == chunks[-1].driver]
     memory = [one.memory_mb for one in last]
     heaps = [one.heap_mb for one in last if one.heap_mb]
     share = max(1, len(last) // 10)
     ratios = [
         Ratio(
-            "seconds of a chunk: median of the last tenth / of the first",
+            "processor time of a chunk: median of the last tenth / of the first",
             statistics.median(costs[-tenth:]) / statistics.median(costs[:tenth]), LAST_FIRST,
         ),
         Ratio(
@@ -228,6 +233,7 @@ def _report(chunks: list[Chunk], redone: int, wrong: int, options: argparse.Name
     ]  # fmt: skip
     raw = {
         "chunk": [one.seconds or 0.0 for one in chunks],
+        "processor time of a chunk": [one.processor_s or 0.0 for one in chunks],
         "memory MB": [one.memory_mb for one in chunks],
         "heap MB": [one.heap_mb for one in chunks if one.heap_mb],
     }

@@ -242,8 +242,9 @@ _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 _SILENT_EXECUTORS = {"spark.log.level": "OFF", "spark.executor.syncLogLevel.enabled": "true"}
 #: Shuffles and spills are rows, and stay on the disk when a process is killed.
 _ENCRYPTED_SCRATCH = {"spark.io.encryption.enabled": "true"}
-#: An estimate, not measured: with so many input rows the start still weighs more than the work.
-_FEW_ROWS = 200_000
+#: With so many input rows the start still weighs more than the work: of 1.7 million, the first
+#: compiler alone took 31 processor seconds to stage, and both of them 41 (`benchmarks.overhead`).
+_FEW_ROWS = 2_000_000
 #: Few rows: the second compiler of Java costs several times what it saves. By default, the first
 #: one alone has room for 48 MB of code, which Spark fills.
 _FEW_ROWS_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"

@@ -390,8 +390,8 @@ def test_a_local_session_for_few_rows_has_one_compiler_unless_the_profile_says_o
     key, own = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=4"
     profile = Profile(catalog=POSTGRESQL, spark={"spark.master": master, key: own})
     plain = SparkSettings.from_profile(profile, tmp_path)
-    few = plain.for_rows(200_000)
-    assert plain.for_rows(200_001) == plain
+    few = plain.for_rows(2_000_000)
+    assert plain.for_rows(2_000_001) == plain
     if master.startswith("spark:"):
         assert few == plain.for_rows(1) == plain
         return

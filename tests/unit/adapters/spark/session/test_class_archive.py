@@ -201,7 +201,7 @@ def test_after_a_crash_spark_starts_again_without_the_archive(
 
 @pytest.mark.parametrize(
     ("rows", "hides", "master", "expected"),
-    [(200_000, False, "local[2]", True), (200_001, False, "local[2]", False),
+    [(2_000_000, False, "local[2]", True), (2_000_001, False, "local[2]", False),
      (10, True, "local[2]", False), (10, False, "spark://host:7077", False),
      (None, False, "local[2]", False)],
 )  # fmt: skip
