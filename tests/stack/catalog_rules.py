@@ -53,6 +53,20 @@ def unknown_states() -> list[Fault]:
     return [Fault("POST", COMMITS, "after", 500, times=ALWAYS, kind=kind, chance=0.1)]
 
 
+def unknown_swaps() -> list[Fault]:
+    """Every other swap is made, and answered as Polaris answers when it does not know.
+
+    Not the compactions and deletes of live writers, which the tests' own code commits.
+    """
+    kind = "CommitStateUnknownException"
+    return [
+        Fault(
+            "POST", COMMITS, "after", 500, times=ALWAYS, kind=kind, chance=0.5, only_made=True,
+            holds=r'"lakehouse-backfill\.publication": ?"(token|back)-',
+        ),
+    ]  # fmt: skip
+
+
 def lost_answers() -> list[Fault]:
     """A tenth of the changes are made, and their answers are lost."""
     return [Fault("POST|DELETE", "/", "after", None, times=ALWAYS, chance=0.1)]

@@ -28,7 +28,8 @@ class Fault:
 
     `when`: the server never sees the request (before), or does its work and the answer is lost
     (after). `status`: what is answered then; None: the connection is closed without an answer.
-    `since`: nothing happens until that fault was met. `answer`: the body, in place of an error.
+    `since`: nothing happens until that fault was met. `only_made`: what the server refuses is
+    answered as it is, and the fault was met all the same. `answer`: the body, in place of an error.
     """
 
     method: str
@@ -45,6 +46,7 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     chance: float = 1.0
     answer: str = ""
+    only_made: bool = False
 
     def matches(self, method: str, path: str, body: bytes, chance: random.Random) -> bool:
         text = body.decode("utf-8", "replace")
@@ -154,7 +156,10 @@ class _ProxyHandler(PassingHandler):
             return self._pass_on(body)
         time.sleep(fault.delay_s)
         if fault.when == "after":
-            self._ask(body)
+            made = self._ask(body)
+            if fault.only_made and made[0] >= 400:
+                self.proxy.asked.append((self.command, self.path, made[0]))
+                return self.send(*made)
         self.proxy.asked.append((self.command, self.path, fault.status))
         if fault.status is None:
             self.close_connection = True
