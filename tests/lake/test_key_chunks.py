@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 import yaml
+from pyspark.sql.functions import array
 
+from lakehouse_backfill.adapters.spark.dataframes import is_in_ranges
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.labels.key_ranges import range_label
 from lakehouse_backfill.domain.partitions import (
+    NULL_LABEL,
     Chunk,
     Scope,
     ScopeField,
+    scope_row_ranges,
 )
 from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.project import Project
@@ -198,3 +204,30 @@ def test_of_a_chunk_by_key_spark_reads_only_what_its_own_commit_added(
         Path(path.removeprefix("file:")).unlink()
     found = lake.tables.read_chunk(plan, chunk, commits[1])
     assert sorted(row["id"] for row in found.collect()) == [12, 15]
+
+
+@pytest.mark.req("P3")
+def test_spark_finds_each_key_in_the_one_range_that_holds_it(lake: Lake) -> None:
+    """Also texts beyond the basic plane, which UTF-16 orders otherwise, and none."""
+    moments = [datetime(year, 1, 1, 0, 0, 0, 1, timezone.utc) for year in (1901, 2024, 9999)]
+    values: dict[tuple[str, str], list[Any]] = {
+        ("long", "bigint"): [-(2**63), -1, 0, 2**63 - 1],
+        ("string", "string"): ["", "Z", "a", "\u00e9", "\uffff", "\U00010000", "\U0010ffff"],
+        ("date", "date"): [date.min, date(1970, 1, 1), date.max],
+        ("timestamptz", "timestamp"): moments,
+        ("timestamp", "timestamp_ntz"): [one.replace(tzinfo=None) for one in moments],
+        ("decimal(5, 2)", "decimal(5,2)"): [Decimal(n).scaleb(-2) for n in (-99999, 1, 99999)],
+    }
+    for (kind, of_spark), keys in values.items():
+        rows = lake.spark.createDataFrame(
+            [(max(0, at - 1), key) for at, key in enumerate((None, *keys))],
+            f"place int, k {of_spark}",
+        )
+        ends = pairwise((None, *keys[1:], None))
+        field = ScopeField(column="k", transform="range", type=kind)
+        labels = [range_label(lower, upper) for lower, upper in ends]
+        labels_of_chunks = [(NULL_LABEL, labels[0]), *((label,) for label in labels[1:])]
+        scopes = [Scope(field=field, partitions=labels) for labels in labels_of_chunks]
+        held = [is_in_ranges(scope_row_ranges(scope)).cast("int") for scope in scopes]
+        for row in rows.select("place", "k", array(*held).alias("held")).collect():
+            assert [at for at, one in enumerate(row["held"]) if one] == [row["place"]], row
