@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks import by_hand, workload
@@ -40,12 +39,7 @@ def main() -> int:
     workload.restate(options.months)
     with tempfile.TemporaryDirectory(prefix="lhb-overhead-") as folder:
         workload.make_project(Path(folder), options.memory)
-        filling = get_context("spawn").Process(target=_fill, args=(Path(folder), options))
-        filling.start()
-        filling.join()
-        assert filling.exitcode == 0
-        project = Project.open(Path(folder))
-        project.wiring.is_one_command = True
+        project = workload.filled(Path(folder), options.scale, options.months)
         by_hand.write_suite(project)
         restatements, raw = _restatements(project, options)
         run_id = _accepted(project, edge_partitions=2)
@@ -54,12 +48,6 @@ def main() -> int:
         "scale": options.scale, "months": options.months, "rounds": options.rounds,
     }  # fmt: skip
     return report("overhead", restatements + commands, raw | more, settings)
-
-
-def _fill(folder: Path, options: argparse.Namespace) -> None:
-    """Make the tables in a process of its own, whose JVM is not that of the commands."""
-    workload.restate(options.months)
-    workload.fill(Project.open(folder), options.scale)
 
 
 def _restatements(project: Project, options: argparse.Namespace) -> tuple[list[Ratio], Raw]:

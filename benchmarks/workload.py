@@ -5,6 +5,7 @@ Scale 1 has 6.0 million rows. Three months of the table are wrong; the run resta
 
 from __future__ import annotations
 
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,25 @@ def roll_back(project: Project) -> None:
     bench, contract = project.wiring.context, project.wiring.contract(PRODUCT)
     way = stage.plan_rollback(bench, PRODUCT, None, ())
     stage.rollback(bench, contract, way, "next round", WHO)
+
+
+def filled(folder: Path, scale: float, months: int) -> Project:
+    """Make the tables in a process of its own, and open the project as a command does.
+
+    So its run says how the JVM starts, and that is not the one that made the tables.
+    """
+    filling = get_context("spawn").Process(target=_fill_apart, args=(folder, scale, months))
+    filling.start()
+    filling.join()
+    assert filling.exitcode == 0
+    project = Project.open(folder)
+    project.wiring.is_one_command = True
+    return project
+
+
+def _fill_apart(folder: Path, scale: float, months: int) -> None:
+    restate(months)
+    fill(Project.open(folder), scale)
 
 
 def fill(project: Project, scale: float) -> None:
