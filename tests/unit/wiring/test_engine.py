@@ -47,7 +47,7 @@ def test_no_jvm_begins_early(case: str, tmp_path: Path, begun) -> None:
     if case == "wrong":
         own = wiring(tmp_path, **{"wap.id": "w"})
     run = {"unknown": "bf-2", "odd": "../../etc/passwd"}.get(case, "bf-1")
-    engine.remember_rows(own, "bf-1", 200_001 if case == "many" else 10)
+    engine.remember_rows(own, "bf-1", 2_000_001 if case == "many" else 10)
     if case == "over":
         engine.end_run(own, "bf-1")
     if case == "warm":
