@@ -34,13 +34,17 @@ def publish_in_steps(run: AcceptedRun) -> tuple[Publication, CommitResult | None
     """
     pause_s = _declared(run).pause_seconds
     swaps: list[CommitResult] = []
-    for step in steps.publish_steps(run.plan):
+    planned, progress = steps.publish_steps(run.plan), run.context.progress
+    progress.start("publish", len(planned), "steps")
+    for step in planned:
         swap = _publish_step(run, step)
         _judge_step(run, step)
+        progress.advance(was_done=swap is None)
         if swap is not None:
             swaps.append(swap)
             if step.number < step.count and pause_s:
                 run.context.clock.sleep(pause_s)
+    progress.finish()
     row = pointer.visible_publication(run.history, run.plan.run_id)
     if row is None:
         raise ChecksFailed(f"{run.plan.run_id} was rolled back while it was published")

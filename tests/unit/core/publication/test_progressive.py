@@ -16,7 +16,7 @@ from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.tables.commits import AdoptRequest, CommitResult
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, TargetChanged, Unsupported
-from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.compute import FakeCompute, SilentProgress
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import (
@@ -69,6 +69,30 @@ def test_partitions_that_are_named_come_first_in_their_order() -> None:
     published_run(found, _wanted(order=["2020-01-03", "2020-01-01"]))
     order = [labels[0] for _, _, labels in _versions(found)]
     assert order == ["2020-01-03", "2020-01-01", "2020-01-02", "2020-01-04"]
+
+
+@pytest.mark.req("O6")
+def test_steps_are_shown_and_those_that_readers_saw_before_say_nothing_of_the_speed() -> None:
+    shown = _Shown()
+    found = context(lake(), progress=shown)
+    run_id = accepted_run(found, _wanted(partitions_per_step=2))
+    shown.seen.clear()
+    publish(found, run_id, "bob")
+    assert shown.seen == [("publish", 2, "steps"), False, False, "finish"]
+
+
+class _Shown(SilentProgress):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def start(self, label: str, total: int, unit: str) -> None:
+        self.seen.append((label, total, unit))
+
+    def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
+        self.seen.append(was_done)
+
+    def finish(self) -> None:
+        self.seen.append("finish")
 
 
 class _Clock:
