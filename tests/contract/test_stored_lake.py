@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.project import Project
 
 STORED = Path(__file__).parent / "stored" / "lake-0.1.tar.gz"
@@ -105,3 +108,26 @@ def test_a_run_that_was_validated_is_accepted_and_published(stored: StoredLake) 
         stored.rows() == [row | {"amount": str(int(row["amount"]) + 8)} for row in first] + others
     )
     assert stored.project.cancel(stored.runs["planned"], by="bob").state == "cancelled"
+
+
+@pytest.mark.req("X8")
+@pytest.mark.parametrize(
+    "fields",
+    [{"pilot": ["silver.other"]}, {"product_switches": {PRODUCT: {"publish": False}}}],
+)
+def test_what_the_file_of_profiles_switches_off_is_not_published(
+    stored: StoredLake, fields: dict[str, Any]
+) -> None:
+    file, run = PLACE / "catalog" / "profiles.yaml", stored.runs["validated"]
+    stored.project.accept(run, by="ana")
+    before, switched_on = stored.rows(), file.read_text("utf-8")
+    document = yaml.safe_load(switched_on)
+    document["profiles"][document["default"]] |= fields
+    file.write_text(yaml.safe_dump(document), "utf-8")
+    words = ["--project", str(PLACE), "--json", "publish", run, "--by", "ana"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, json.loads(done.output)["error"]["code"]) == (3, "blocked")
+    assert stored.rows() == before
+    file.write_text(switched_on, "utf-8")
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert stored.rows() != before
