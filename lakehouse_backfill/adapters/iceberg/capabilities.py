@@ -9,7 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, CommitFailedException, RESTError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    RESTError,
+)
 from pyiceberg.io import OutputFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -332,6 +337,9 @@ def _try_two_tables(catalog: Catalog, load: _LoadTable, names: tuple[str, str]) 
     stale = replace(second, requirements=(AssertTableUUID(uuid=uuid.uuid4()),))
     try:
         commit_tables(catalog, [first, stale])
+    except CommitStateUnknownException as error:
+        why = catalogs.first_error_line(error)
+        return f"what came of a commit that must be refused is not known: {why}"
     except (CommitFailedException, BadRequestError):
         changed = _with_property(load, names, "none")
         return "a commit that was refused changed one of two tables" if changed else ""

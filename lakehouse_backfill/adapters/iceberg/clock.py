@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import timezone
 from email.utils import parsedate_to_datetime
 from functools import wraps
 from typing import Any
@@ -30,6 +31,8 @@ from lakehouse_backfill.domain.tables.clock_skew import TOLERANCE_S, ClockSkew
 
 #: An answer that took longer does not replace what is known.
 _MAX_WAIT_S = 10.0
+#: A server whose answers have no usable time is not asked before each commit.
+_ASK_AGAIN_S = 300.0
 #: `Date` of HTTP and times of files in a store have no fractions.
 _SECOND = 1.0
 _ATTRIBUTE = "reference_clock"
@@ -60,12 +63,13 @@ class ReferenceClock:
         self.uptime = uptime
         #: Whose it is, its time minus the uptime, and how exactly that is known.
         self._read: tuple[str, float, float] | None = None
+        self._ask_after = -1.0
 
     def note(self, whose: str, there_s: float, since: float, resolution_s: float = 0.0) -> None:
         """Note that the clock was at `there_s` at some moment from the uptime `since` until now."""
         now = self.uptime()
         within_s = (now - since + resolution_s) / 2
-        if self._read is None or within_s <= _MAX_WAIT_S / 2:
+        if within_s <= (TOLERANCE_S if self._read is None else _MAX_WAIT_S) / 2:
             self._read = whose, there_s + resolution_s / 2 - (since + now) / 2, within_s
 
     def note_answer(self, headers: Mapping[str, str], since: float) -> None:
@@ -73,8 +77,10 @@ class ReferenceClock:
         if "Date" not in headers or "Age" in headers:
             return
         with suppress(ValueError, OverflowError, TypeError):
-            date = parsedate_to_datetime(headers["Date"]).timestamp()
-            self.note("the catalog's server", date, since, _SECOND)
+            date = parsedate_to_datetime(headers["Date"])
+            if date.tzinfo is None:  # HTTP has no local times.
+                date = date.replace(tzinfo=timezone.utc)
+            self.note("the catalog's server", date.timestamp(), since, _SECOND)
 
     def note_file(self, io: FileIO, snapshot: Snapshot) -> None:
         """Note when the store says that the snapshot's list of manifests was written, just now."""
@@ -86,11 +92,12 @@ class ReferenceClock:
     def skew(self) -> ClockSkew | None:
         """Return how far this machine's clock is off; None where no other clock is known.
 
-        Where it seems wrong, the clock is read once more: a machine that slept, or was moved, has
-        not counted all of its uptime.
+        Where it seems wrong, the clock is read once more, if a request can (that of a store is read
+        by the next commit): a machine that slept, or was moved, has not counted all of its uptime.
         """
         found = self._known_skew()
-        if self._ask is not None and (found is None or found.is_wrong):
+        if self._ask is not None and (found.is_wrong if found else self.uptime() > self._ask_after):
+            self._ask_after = self.uptime() + _ASK_AGAIN_S
             self._ask(self)
             found = self._known_skew()
         return found
@@ -126,7 +133,7 @@ def guard_commits(catalog: Catalog, control: str) -> None:
     commit, is_unchecked = catalog.commit_table, isinstance(catalog, MetastoreCatalog)
 
     def commit_table(table: Table, *arguments: Any, **named: Any) -> CommitTableResponse:
-        _note_files(catalog, table.io, (*arguments, *named.values()))
+        _note_files(catalog, table, (*arguments, *named.values()))
         require_right_clock(catalog)
         if is_unchecked and ".".join(table.name()[:-1]) != control:
             require_not_past(table)
@@ -159,15 +166,19 @@ def require_not_past(table: Table) -> None:
         )
 
 
-def _note_files(catalog: Catalog, io: FileIO, changes: Iterable[Any]) -> None:
-    """Read the store's clock where no other is known, by the snapshot that is to be committed."""
+def _note_files(catalog: Catalog, table: Table, changes: Iterable[Any]) -> None:
+    """Read the store's clock where no other is known, by the snapshot that is to be committed.
+
+    The first snapshot of a clone has the manifest list of its source, which was not just written.
+    """
     clock = clock_of(catalog)
     if clock is None or ((found := clock.skew()) is not None and not found.is_wrong):
         return
     for updates in changes:
         for change in updates:
             if isinstance(change, AddSnapshotUpdate):
-                clock.note_file(io, change.snapshot)
+                if change.snapshot.manifest_list.startswith(f"{table.location().rstrip('/')}/"):
+                    clock.note_file(table.io, change.snapshot)
                 return
 
 

@@ -35,6 +35,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table_or_none,
     translate_errors,
 )
+from lakehouse_backfill.adapters.iceberg.clock import require_right_clock
 from lakehouse_backfill.adapters.iceberg.manifests.scope_files import is_live_entry
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.adapters.pyiceberg_manifests import read_manifest_entries
@@ -319,6 +320,7 @@ class IcebergPins(Pins):
             return
         refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
         tags, snapshots = tuple(removal.tags), tuple(removal.snapshots)
+        require_right_clock(self._catalog)
         self._writers.java().expire(table, refs, tags, snapshots)
 
 

@@ -199,9 +199,12 @@ class PinnedCounts:
         """Return what `count_rows` returns."""
         if not _has_partition_filter(ranges):
             return None
-        with self._lock, translate_scan_errors(name, snapshot_id):
-            table, manifests = self._load(name, snapshot_id)
-            found = [self._rows_in(table, manifests, part) for part in _by_nullness(ranges)]
+        try:
+            with self._lock, translate_scan_errors(name, snapshot_id):
+                table, manifests = self._load(name, snapshot_id)
+                found = [self._rows_in(table, manifests, part) for part in _by_nullness(ranges)]
+        except Unsupported:
+            return None
         if None in found:
             return count_rows(self._catalog, name, snapshot_id, ranges)
         # A partition that both parts find counts once.

@@ -389,6 +389,10 @@ def publication_group(context: Context, run_id: str) -> tuple[str, ...]:
     return tuple(events[-1].detail.get(GROUP_DETAIL, ())) if events else ()
 
 
+#: From these states a publication goes on that began before.
+_GOES_ON = frozenset({RunState.PUBLISHING, RunState.PUBLISH_HALTED})
+
+
 def is_taken_back(context: Context, status: RunStatus) -> bool:
     """Return whether a run in state publishing became visible and was rolled back since.
 
@@ -397,7 +401,7 @@ def is_taken_back(context: Context, status: RunStatus) -> bool:
     begun = [
         event.seq
         for event in context.runs.events(status.run_id)
-        if event.verb == "begin publishing" and event.from_state is not RunState.PUBLISHING
+        if event.verb == "begin publishing" and event.from_state not in _GOES_ON
     ]
     history = context.versions.history(status.product)
     own = pointer.published_rows(history, status.run_id)

@@ -22,7 +22,15 @@ from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
-from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound, RunMoved, hide_texts
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ConfigError,
+    EnvironmentDown,
+    NotFound,
+    RunMoved,
+    Unsupported,
+    hide_texts,
+)
 from lakehouse_backfill.ports.comparison import Corrections, CorrectionTopics, Differ
 from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
 from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
@@ -114,8 +122,14 @@ class Context:
         return NO_RUN if run_id is None else self.runs.plan(run_id).resolved.manifest.run.mode
 
     def proof_limit(self) -> str:
-        """Say which proofs the catalog does not allow, by what `doctor` found last; else empty."""
-        found = self.shadows.capabilities()
+        """Say which proofs the catalog does not allow, by what `doctor` found last; else empty.
+
+        Who may not read where it is kept is told nothing: what was decided or compared stands.
+        """
+        try:
+            found = self.shadows.capabilities()
+        except (Unsupported, EnvironmentDown):
+            return ""
         return found.proof_limit if found else ""
 
     def redaction(self, contract: Contract | None) -> Redaction:

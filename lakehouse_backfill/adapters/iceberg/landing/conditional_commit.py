@@ -16,7 +16,7 @@ from pyiceberg.table import Table, Transaction
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.domain.serialization import canonical_json
-from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy
+from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy, WrongClock
 
 
 class LinkedState(Protocol):
@@ -92,6 +92,8 @@ class ConditionalCommits(Generic[StateT]):
             try:
                 with self.commit_window():
                     transaction.commit_transaction()
+            except WrongClock:
+                raise  # Before anything was sent.
             except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
                 if catalogs.is_lost_race(error):
                     continue

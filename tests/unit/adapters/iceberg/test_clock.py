@@ -14,7 +14,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
@@ -144,6 +145,36 @@ def test_answers_that_say_nothing_of_the_time_are_passed_over() -> None:
     assert clock.skew().within_s < 1  # type: ignore[union-attr]
 
 
+def test_an_answer_from_which_no_skew_could_be_told_is_not_taken() -> None:
+    machine = Machine(ahead_s=86_400)
+    clock = machine.clock()
+    machine.answer(clock, took_s=3600)
+    assert clock.skew() is None
+
+
+def test_a_date_without_a_zone_is_one_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        machine = Machine()
+        clock = machine.clock()
+        date = time.strftime("%a %b %d %H:%M:%S %Y", time.gmtime(machine.true_s))
+        clock.note_answer({"Date": date}, machine.uptime())
+        assert not clock.skew().is_wrong  # type: ignore[union-attr]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_server_whose_answers_have_no_time_is_not_asked_before_each_commit() -> None:
+    machine, asked = Machine(), []
+    clock = machine.clock(lambda _: asked.append(machine.uptime()))
+    for _ in range(3):
+        assert clock.skew() is None
+        machine.true_s += 200
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize(("ahead_s", "told"), [(86_400, "86,400 s ahead"), (-90, "90 s behind")])
 def test_nothing_is_made_or_committed_by_a_machine_whose_clock_is_wrong(
     tmp_path: Path, ahead_s: float, told: str
@@ -195,3 +226,27 @@ def test_a_remote_store_tells_the_time_by_a_file_that_was_just_written(
     clock.note_file(store_behind(behind_s), Snapshot(snapshot_id=1, manifest_list=place))
     found = clock.skew()
     assert (found and found.is_wrong) is told
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_the_list_of_files_that_a_clone_has_of_its_source_tells_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_own: bool
+) -> None:
+    catalog = open_catalog(Profile(catalog=SQLITE), tmp_path)
+    table = make_table(catalog, "silver", Schema(NestedField(1, "id", LongType())))
+    week_ago = time.time() - 604_800
+    monkeypatch.setattr("lakehouse_backfill.adapters.iceberg.clock._stored_at", lambda *_: week_ago)
+    place = table.location() if is_own else "file:///elsewhere"
+    snapshot = Snapshot(
+        snapshot_id=7, manifest_list=f"{place}/m.avro", timestamp_ms=int(time.time() * 1000),
+        sequence_number=1, summary=Summary(Operation.APPEND), schema_id=0,
+    )  # fmt: skip
+    change = (
+        (AssertTableUUID(uuid=table.metadata.table_uuid),),
+        (AddSnapshotUpdate(snapshot=snapshot),),
+    )
+    if is_own:
+        with pytest.raises(WrongClock, match=r"604,\d{3} s ahead of that of the store"):
+            catalog.commit_table(table, *change)
+    else:
+        catalog.commit_table(table, *change)

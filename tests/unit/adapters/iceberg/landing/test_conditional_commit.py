@@ -17,7 +17,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.domain.serialization import Value
-from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, TooBusy
+from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, TooBusy, WrongClock
 
 NAME = "raw.t"
 FIELD = Schema(NestedField(1, "n", LongType()))
@@ -216,3 +216,13 @@ def test_what_must_be_there_before_is_made_once_without_the_state(
 
 def _has_rows(table: Table) -> bool:
     return bool(table.metadata.snapshots)
+
+
+def test_a_commit_that_was_refused_before_it_was_sent_is_no_unknown_outcome(world: World) -> None:
+    def is_refused(transaction: Transaction) -> None:
+        raise WrongClock("off", state="", fix="")
+
+    world.sent = [is_refused]
+    with pytest.raises(WrongClock):
+        world.append(FIRST)
+    assert (world.rows(), world.state()) == (0, None)
