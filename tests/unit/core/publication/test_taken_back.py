@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.core.publication import progressive
 from lakehouse_backfill.core.publication.groups.rollbacks import rollback_together
 from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.kills import Killed, hooked, other_process
@@ -157,3 +159,41 @@ def test_a_pinned_member_that_a_person_rolled_back_stays_back_and_the_others_are
     assert _states(found, runs) == wanted
     assert _seen(found, runs) == [number != member for number in range(3)]
     assert recover(me, None, "ana") == ()
+
+
+@pytest.mark.req("U6", "U10", "U12")
+def test_a_rollback_of_steps_that_were_halted_and_went_on_is_completed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where, found = world()
+    where.add(PRODUCTS[0], **OLD)
+    terms = _terms("follow", PRODUCTS[0])
+    steps = {"publish_mode": MODES["follow"], "progressive": {"partitions_per_step": 1}}
+    wanted = declared(
+        "2020-01-02", "2020-01-04", contract=terms, product=PRODUCTS[0], target=steps
+    )  # fmt: skip
+    run_id = accepted_run(found, wanted)
+    with monkeypatch.context() as patch:
+        patch.setattr(progressive, "_check_step", lambda *_: [_FAILED])
+        with pytest.raises(errors.ChecksFailed):
+            publish(found, run_id, "ana")
+    assert state_of(found, run_id) is RunState.PUBLISH_HALTED
+    # The second step crashes before it is reserved.
+    with monkeypatch.context() as patch:
+        patch.setattr(progressive, "_judge_step", _crash)
+        with pytest.raises(Killed):
+            publish(other_process(found), run_id, "ana")
+    assert state_of(found, run_id) is RunState.PUBLISHING
+    me = dataclasses.replace(found, driver="here:3")
+    _kill_at_end(me, _back("follow", (run_id,)))
+    assert _seen(found, (run_id,)) == [False]
+    recover(dataclasses.replace(found, driver="here:4"), None, "ana")
+    assert _seen(found, (run_id,)) == [False]
+    assert state_of(found, run_id) is RunState.ROLLED_BACK
+
+
+def _crash(*_: Any) -> None:
+    raise Killed("before the next step is reserved")
+
+
+_FAILED = CheckResult(name="rows", group="reconciliation", passed=False, detail="x")
