@@ -34,7 +34,8 @@ BackfillError                      code               exit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -63,13 +64,38 @@ def text_of(error: BaseException) -> str:
     """Return the text of another library's error, as far as ours may show it."""
     if hides_texts():
         return f"{type(error).__name__}; its text may quote a restricted value, and is not shown"
-    return str(error)
+    return without_secrets(str(error))
+
+
+#: Texts that no error shows: see `mask_secrets`.
+_secrets: set[str] = set()
+#: A token, or a field of a login, as servers quote them from a request.
+_QUOTED_SECRET = re.compile(
+    r"""(?i)(\bbearer\s+|\b(?:client_secret|access_token|refresh_token)["']?\s*[=:]\s*["']?)"""
+    r"""[^\s"'&,;<>]{8,}"""
+)
+
+
+def mask_secrets(texts: Iterable[str]) -> None:
+    """Leave these texts out of errors and tracebacks of this process from now on."""
+    _secrets.update(filter(None, texts))
+
+
+def without_secrets(text: str) -> str:
+    """Return the text with *** for masked secrets, bearer tokens, and secret fields of a login.
+
+    A token that a server issued and quotes without its name is not recognised.
+    """
+    for secret in sorted(_secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _QUOTED_SECRET.sub(r"\1***", text)
 
 
 class BackfillError(Exception):
     """Root of the tree.
 
-    `problem` describes the error, `state` answers "is my data safe", `fix` is what to type.
+    `problem` describes the error, without secrets; `state` answers "is my data safe", `fix` is
+    what to type.
     """
 
     code: ClassVar[str] = "bug"
@@ -91,6 +117,7 @@ class BackfillError(Exception):
         Without a `state`, it names the commits of the command until now, if there are any.
         `data` holds for programs, as plain JSON values, what the texts say for people.
         """
+        problem = without_secrets(problem)
         super().__init__(problem)
         self.problem = problem
         self.state = state or describe_commits()

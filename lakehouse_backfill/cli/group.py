@@ -27,6 +27,7 @@ from lakehouse_backfill.errors import (
     EnvironmentDown,
     hides_texts,
     text_of,
+    without_secrets,
 )
 from lakehouse_backfill.fault_points import describe_commits
 
@@ -175,9 +176,12 @@ def _interrupted_error() -> Interrupted:
 
 
 def _traceback_text() -> str:
-    """Return the traceback with its causes; without their texts where these may quote a value."""
+    """Return the traceback with its causes, without secrets.
+
+    The texts are left out, too, where they may quote a value of a restricted column.
+    """
     if not hides_texts():
-        return traceback.format_exc()
+        return without_secrets(traceback.format_exc())
     parts, error = [], sys.exc_info()[1]
     while error is not None:
         frames = "".join(traceback.format_tb(error.__traceback__))

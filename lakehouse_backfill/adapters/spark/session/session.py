@@ -30,6 +30,7 @@ from lakehouse_backfill.adapters.spark.session.settings import (
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import (
     last_lines,
+    mask_settings,
     silence_query_loggers,
     spark_errors,
 )
@@ -188,6 +189,7 @@ def open_session(
     )
     SECRETS.declared |= frozenset(profile.secret_variables)
     SECRETS.settings |= {key: text for key, text in settings.options.items() if is_secret(key)}
+    mask_settings(settings.options)
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:

@@ -11,10 +11,11 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote_plus
 
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.errors import (
@@ -29,6 +30,8 @@ from lakehouse_backfill.errors import (
     NotFound,
     Unsupported,
     hides_texts,
+    mask_secrets,
+    without_secrets,
 )
 
 #: The plan holds the hash of the job file: a corrected file needs a revised plan.
@@ -92,7 +95,8 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
     # It imports PySpark, which commands that start no Spark do not load.
     from lakehouse_backfill.adapters.spark.guard import driver_guard
 
-    text = str(error)
+    # Before it is cut: a part of a secret would not be recognised.
+    text = without_secrets(str(error))
     if attempts := driver_guard.attempts_in(text):
         return driver_guard.forbidden(attempts)
     cause, place = root_cause_line(text), _place_in_python(text)
@@ -155,11 +159,33 @@ def _damaged_file_error(doing: str, cause: str) -> BackfillError:
     )
 
 
+#: Settings whose value, or the last word of it, is a secret; names of accounts are shown.
+_SECRET_SETTING = re.compile(
+    r"(?i)(?:secret|password|token|credential|authorization|secret[.-](?:access[.-])?key)(?:\.|$)"
+)
+#: Shorter texts stand in other words by chance.
+_LEAST_SECRET = 8
+
+
+def mask_settings(options: Mapping[str, str]) -> None:
+    """Leave the secrets of a session's settings out of errors, as they are and as URLs hold them.
+
+    Of `ID:SECRET` the secret, of `Bearer TOKEN` the token. Of what a server quotes as another
+    text, or of a token that it issued itself, see `errors.without_secrets`.
+    """
+    for key, text in options.items():
+        if _SECRET_SETTING.search(key):
+            whole = text.rpartition(" ")[2]
+            parts = (whole, whole.partition(":")[2] if key.endswith("credential") else "")
+            known = [one for one in parts if len(one) >= _LEAST_SECRET]
+            mask_secrets({*known, *map(quote_plus, known)})
+
+
 def first_line(error: Exception) -> str:
     """Return the class of an error and its first line, or the class alone: `errors.hide_texts`."""
     if hides_texts():
         return _condition(error)
-    text = str(error).strip().splitlines()
+    text = without_secrets(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
 
 

@@ -98,3 +98,42 @@ def test_metadata_that_a_wrong_clock_made_is_not_blamed_on_the_job() -> None:
     found = spark_errors.translate_spark_error(ValueError(text), "writing")
     assert isinstance(found, errors.EnvironmentDown)
     assert found.fix.startswith("a clock is wrong")
+
+
+SETTINGS = {
+    "spark.sql.catalog.lake.credential": "robot:hunter2-of-unit/b71e",
+    "spark.sql.catalog.lake.header.Authorization": "Basic cm9ib3Q6aHVudGVyMg",
+    "spark.sql.catalog.lake.jdbc.user": "postgres",
+    "spark.sql.catalog.lake.jdbc.password": "1234567",
+}
+
+
+@pytest.mark.req("X1")
+@pytest.mark.parametrize(
+    ("quoted", "shown"),
+    [
+        ("id=robot secret=hunter2-of-unit/b71e.", "id=robot secret=***."),
+        ("robot:hunter2-of-unit/b71e", "***"),
+        ("s=hunter2-of-unit%2Fb71e&t=1", "s=***&t=1"),
+        ("[cm9ib3Q6aHVudGVyMg]", "[***]"),
+        ("Authorization: bearer issued-0123456", "Authorization: bearer ***"),
+        ('{"access_token": "issued-0123456", "a": 1}', '{"access_token": "***", "a": 1}'),
+        ("client_secret=any-other-one&scope=x", "client_secret=***&scope=x"),
+        ("postgresql://postgres 1234567 bearer of", "postgresql://postgres 1234567 bearer of"),
+        (f"{'x' * 385}hunter2-of-unit/b71e", f"{'x' * 385}***"),
+    ],
+)
+def test_an_error_shows_no_secret_that_a_server_quotes(quoted: str, shown: str) -> None:
+    spark_errors.mask_settings(SETTINGS)
+    error = spark_errors.translate_spark_error(ValueError(f"refused: {quoted}"), "writing")
+    assert error.problem == str(error.args[0]) == f"writing: refused: {shown}"
+    assert spark_errors.first_line(ValueError(quoted)) == f"ValueError: {shown}"
+    assert errors.text_of(ValueError(quoted)) == shown
+
+
+@pytest.mark.req("X1")
+def test_sparks_log_recognises_secrets_as_errors_do() -> None:
+    file = Path(spark_errors.__file__).with_name("log4j2.properties")
+    (line,) = (one for one in file.read_text("utf-8").splitlines() if ".replace.regex" in one)
+    in_java = line.partition(" = ")[2].replace("\\\\", "\\")
+    assert in_java == errors._QUOTED_SECRET.pattern
