@@ -10,8 +10,10 @@ from tests.stack.proxy import Fault
 
 TABLE = r"/namespaces/[^/]+/tables/[^/]+$"
 TABLES = r"/namespaces/[^/]+/tables$"
+#: One request that changes several tables.
+TRANSACTION = r"/transactions/commit$"
 #: Requests that change a table, or several.
-COMMITS = rf"({TABLE}|/transactions/commit$)"
+COMMITS = rf"({TABLE}|{TRANSACTION})"
 ALWAYS = 10**9
 
 
@@ -86,12 +88,22 @@ def rights_of(method: str, path: str, body: bytes) -> set[str]:
     """Name the rights that a request needs beside reading, as docs/catalogs.md names them."""
     if method not in ("POST", "DELETE"):
         return set()
+    if re.search(TRANSACTION, path):
+        changes = json.loads(body)["table-changes"]
+        return {"transactions"}.union(*map(_rights_of_change, changes))
     request = f"{method} {path} {body.decode()}"
     for pattern, right in _RIGHTS:
         if re.search(pattern, request):
             return {right}
     updates = json.loads(body)["updates"] if re.search(TABLE, path) else []
     return set().union(*map(_rights_of_update, updates))
+
+
+def _rights_of_change(change: dict[str, Any]) -> set[str]:
+    """Name the rights that one table's part of a transaction needs: those of a commit to it."""
+    table = change["identifier"]
+    path = f"/namespaces/{'.'.join(table['namespace'])}/tables/{table['name']}"
+    return rights_of("POST", path, json.dumps({"updates": change["updates"]}).encode())
 
 
 def _rights_of_update(change: dict[str, Any]) -> set[str]:

@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
 
-from tests.chaos.lab import BY, SCOPE, TARGET, Ended, Lab
+from tests.chaos.lab import BY, CONTRACT, SCOPE, TARGET, Ended, Lab
 from tests.chaos.lab import PROFILES as LAB_PROFILES
 from tests.chaos.oracle import CONTROL, Oracle, facts
 
@@ -124,6 +124,20 @@ class RestLab(RepeatingLab):
 
     def catalog(self) -> Any:
         return load_catalog("lake", type="rest", **self._direct)
+
+    def add_product(self, name: str) -> str:
+        """Make a product like the target, with its rows; give a manifest of a run of it."""
+        contract = self.folder / "catalog" / "contracts" / f"{name}.yaml"
+        contract.write_text(CONTRACT.replace(TARGET, name), encoding="utf-8")
+        catalog = self.catalog()
+        target = catalog.load_table(TARGET)
+        made = catalog.create_table(name, target.schema(), partition_spec=target.spec())
+        made.append(target.scan().to_arrow())
+        manifest = self.manifest(f"{name}.yaml", SCOPE[0], "2024-01-05")
+        file = self.folder / manifest
+        text = file.read_text("utf-8").replace(f"product: {TARGET}", f"product: {name}")
+        file.write_text(text, encoding="utf-8")
+        return manifest
 
     def said(self) -> list[Path]:
         """What each command wrote."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.chaos.lab import BY, SCOPE
+from tests.chaos.faults import Skewed
+from tests.chaos.lab import BY, DAYS, SCOPE, TARGET
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
+from tests.stack.proxy import Proxy
 from tests.stack.rest_lab import BACK, RestLab, require_rolled_back
 from tests.stack.servers import ROOT, Rest
 
+WRONG, RIGHT = 100, 10
+WHY = ("--reason", "wrong")
 PAGE = ROOT / "docs" / "catalogs.md"
 
 
@@ -31,7 +38,56 @@ def _words(cell: str) -> frozenset[str]:
     return frozenset(word.strip() for word in cell.split(",") if word.strip() != "none")
 
 
-@pytest.mark.req("X12")
+#: All runs are old then, and the shadows and pins of closed ones end.
+LATER = Skewed(timedelta(days=400))
+OTHER = "silver.u"
+
+
+@dataclass
+class Commands:
+    """Gives each command with the rights of its row on the page; notes those that it needed."""
+
+    lab: RestLab
+    proxy: Proxy
+    allowed: dict[str, frozenset[str]]
+    needed: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def give(self, *arguments: str, row: str = "", hook: Any = None) -> dict[str, Any]:
+        row = row or arguments[0]
+        self.proxy.allowed, self.proxy.used = self.allowed[row], set()
+        ended = self.lab.do(*arguments, hook=hook)
+        assert ended.code == 0, (arguments, ended)
+        self.needed[row] = self.needed.get(row, frozenset()) | self.proxy.used
+        return ended.data
+
+    def give_for_both(self, run: str, other: str) -> None:
+        """Publish two runs, and take their products back, each by one commit."""
+        both, back = ("publish", run, other, *BY), ("rollback", TARGET, OTHER, *WHY, *BY)
+        self.proxy.allowed = self.allowed["publish"]
+        refused = self.lab.do(*both)
+        assert (refused.code, self._rows()) == (2, [_rows(WRONG)] * 2), refused
+        assert "no right: transactions" in refused.said
+        for command, row, rate in (
+            (both, "publish RUN RUN", RIGHT), (back, "rollback PRODUCT PRODUCT", WRONG)
+        ):  # fmt: skip
+            before = self._transactions()
+            self.give(*command, row=row)
+            assert self._rows() == [_rows(rate)] * 2
+            assert self._transactions() == before + 1
+
+    def _rows(self) -> list[list[tuple[str, int, int]]]:
+        return [self.lab.oracle.rows(product) for product in (TARGET, OTHER)]
+
+    def _transactions(self) -> int:
+        return sum(path.endswith("/transactions/commit") for _, path, _ in self.proxy.asked)
+
+
+def _rows(rate: int) -> list[tuple[str, int, int]]:
+    """Give every row: amount k of a day, at this rate in the scope, at the wrong one elsewhere."""
+    return [(d, k, k * (rate if d in SCOPE else WRONG)) for d in DAYS for k in (1, 2, 3)]
+
+
+@pytest.mark.req("X12", "U2")
 @pytest.mark.parametrize("isolation", ["clone", "branch"])
 def test_a_command_needs_these_rights_and_no_others(
     catalogs: Catalogs, rest: Rest, tmp_path: Path, isolation: str
@@ -42,14 +98,9 @@ def test_a_command_needs_these_rights_and_no_others(
     database = rest.folder / name / "rest.db"
     lab = RestLab(tmp_path, uri, {"uri": f"{rest.uri}/{name}"}, database, isolation)
     lab.make()
-    needed: dict[str, frozenset[str]] = {}
-
-    def give(*arguments: str) -> dict[str, object]:
-        verb = arguments[0]
-        proxy.allowed, proxy.used = rights().get(verb, {}).get(isolation), set()
-        data = lab.must(*arguments).data
-        needed[verb] = frozenset(proxy.used)
-        return data
+    allowed = {verb: cells[isolation] for verb, cells in rights().items()}
+    commands = Commands(lab, proxy, allowed)
+    give = commands.give
 
     manifest = lab.manifest("a.yaml", SCOPE[0], "2024-01-05")
     lab.run = str(give("plan", manifest, *BY)["run_id"])
@@ -63,12 +114,14 @@ def test_a_command_needs_these_rights_and_no_others(
     give(*BACK)
     give("recover", lab.run, *BY)
     require_rolled_back(lab)
-    other = str(give("plan", lab.manifest("b.yaml", SCOPE[0], "2024-01-04"), *BY)["run_id"])
-    give("cancel", other, *BY)
+    unused = str(give("plan", lab.manifest("b.yaml", SCOPE[0], "2024-01-04"), *BY)["run_id"])
+    give("cancel", unused, *BY)
     give("doctor")
     give("status", lab.run)
-    give("maintain", *BY)
-    allowed = {verb: cells[isolation] for verb, cells in rights().items()}
-    # Shadows and branches are removed once their run is old.
-    assert needed.pop("maintain") <= allowed.pop("maintain")
-    assert needed == allowed
+    other = str(give("plan", lab.add_product(OTHER), *BY)["run_id"])
+    for verb in ("approve", "stage", "validate", "accept"):
+        give(verb, other, *BY)
+    commands.give_for_both(lab.run, other)
+    retired = give("maintain", *BY, hook=LATER)["retired"]
+    assert [one["kind"] for one in retired].count("shadow") == 2
+    assert commands.needed == allowed
