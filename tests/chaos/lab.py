@@ -112,13 +112,15 @@ class Ended:
 
     @property
     def data(self) -> dict[str, Any]:
-        # What libraries log comes before.
-        found: dict[str, Any] = json.loads(self.said.splitlines()[-1])["data"]
-        return found
+        return self._answer("data")
 
     @property
     def error(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.said)["error"]
+        return self._answer("error")
+
+    def _answer(self, part: str) -> dict[str, Any]:
+        # What libraries log comes before.
+        found: dict[str, Any] = json.loads(self.said.splitlines()[-1])[part]
         return found
 
 

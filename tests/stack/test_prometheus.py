@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -48,7 +50,9 @@ class Monitored:
         end = time.monotonic() + PATIENCE_S
         address = f"{self.prometheus}/api/v1/query?{urlencode({'query': query})}"
         while True:
-            with urlopen(address, timeout=10) as answer:
+            rows = []
+            # Until it has read what it stored, it answers 503.
+            with suppress(HTTPError), urlopen(address, timeout=10) as answer:
                 rows = json.load(answer)["data"]["result"]
             if rows or time.monotonic() > end:
                 break
