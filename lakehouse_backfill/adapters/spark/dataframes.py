@@ -327,7 +327,7 @@ class SparkTables:
     #: Counts rows of a snapshot in ranges by metadata alone; None where rows must be read.
     counted: Callable[[str, int, Sequence[RowRange]], int | None] | None = None
     #: Raises WrongClock where this machine's clock is known to be wrong.
-    require_right_clock: Callable[[], None] | None = None
+    require_right_clock: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         """Let `bucket_number` find the catalog's functions."""
@@ -485,8 +485,7 @@ class SparkTables:
         a branch is written on the branch of the epoch that they name, also when that is overtaken.
         Raises WrongClock: Spark gives the snapshot the time of its driver's machine.
         """
-        if self.require_right_clock is not None:
-            self.require_right_clock()
+        self.require_right_clock()
         name = self.quoted_name(table)
         if shadow := parse_branch_shadow(table):
             branch = shadow.branch(int(properties.get(EPOCH_PROPERTY, 0)))

@@ -76,7 +76,6 @@ def write_kept(
         writer = writer.tableProperty(name, text)
     for name, text in summary.items():
         writer = writer.option(f"snapshot-property.{name}", text)
-    if tables.require_right_clock is not None:
-        tables.require_right_clock()
+    tables.require_right_clock()
     with write_guard.allow_own_writes(), window:
         writer.create()

@@ -29,7 +29,7 @@ def visibility_notes(context: Context, nodes: tuple[CascadeNode, ...]) -> tuple[
     Without a finding nothing is said: the catalog is asked when they are published.
     """
     followed = [one.product for one in nodes if one.run_id and one.publication == "follow"]
-    found = context.shadows.capabilities() if len(followed) > 1 else None
+    found = context.found_by_doctor() if len(followed) > 1 else None
     if found is None or found.multi_table_commit:
         return ()
     return (

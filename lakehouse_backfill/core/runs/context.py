@@ -22,6 +22,7 @@ from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
+from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.errors import (
     BackfillError,
     ConfigError,
@@ -121,15 +122,19 @@ class Context:
         """Return the mode of a run; raises what reading its plan raises."""
         return NO_RUN if run_id is None else self.runs.plan(run_id).resolved.manifest.run.mode
 
-    def proof_limit(self) -> str:
-        """Say which proofs the catalog does not allow, by what `doctor` found last; else empty.
+    def found_by_doctor(self) -> Capabilities | None:
+        """Return what `doctor` found of the catalog last, where it is only told; None: nothing.
 
-        Who may not read where it is kept is told nothing: what was decided or compared stands.
+        Also for who may not read where it is kept: what is planned, decided or compared stands.
         """
         try:
-            found = self.shadows.capabilities()
+            return self.shadows.capabilities()
         except (Unsupported, EnvironmentDown):
-            return ""
+            return None
+
+    def proof_limit(self) -> str:
+        """Say which proofs the catalog does not allow, by what `doctor` found last; else empty."""
+        found = self.found_by_doctor()
         return found.proof_limit if found else ""
 
     def redaction(self, contract: Contract | None) -> Redaction:

@@ -243,7 +243,7 @@ _SILENT_EXECUTORS = {"spark.log.level": "OFF", "spark.executor.syncLogLevel.enab
 #: Shuffles and spills are rows, and stay on the disk when a process is killed.
 _ENCRYPTED_SCRATCH = {"spark.io.encryption.enabled": "true"}
 #: With so many input rows the start still weighs more than the work: of 1.7 million, the first
-#: compiler alone took 31 processor seconds to stage, and both of them 41 (`benchmarks.overhead`).
+#: compiler alone took 31 processor seconds to stage, and both of them 41 (`benchmarks/README.md`).
 _FEW_ROWS = 2_000_000
 #: Few rows: the second compiler of Java costs several times what it saves. By default, the first
 #: one alone has room for 48 MB of code, which Spark fills.

@@ -147,7 +147,7 @@ def isolation_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, 
 
 def catalog_warnings(context: Context, contract: Contract) -> tuple[str, ...]:
     """Describe what the run cannot have on this catalog, by what `doctor` found last."""
-    found = context.shadows.capabilities()
+    found = context.found_by_doctor()
     return limits_of_catalog(found, contract) if found else ()
 
 

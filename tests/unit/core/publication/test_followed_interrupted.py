@@ -54,6 +54,21 @@ def _killed(found: Context, runs: tuple[str, ...], point: str, nth: int = 1) -> 
         publish_together(other_process(found), runs, "ana")
 
 
+def finish_without(me: Context, runs: tuple[str, ...], member: int, how: str) -> None:
+    """Finish a group of three but for the member that was rolled back, in one of three ways."""
+    if how == "recover":
+        assert all(one.is_done for one in recover(me, None, "ana"))
+    elif how == "publish":
+        publish(me, runs[2], "ana")
+    else:
+        with pytest.raises(errors.IllegalMove, match=f"{runs[member]} is rolled_back"):
+            publish_together(me, runs, "ana")
+    recover(me, None, "ana")
+    wanted = [RunState.PUBLISHED] * 3
+    wanted[member] = RunState.ROLLED_BACK
+    assert _states(me, runs) == wanted
+
+
 def _back(found: Context, product: str) -> None:
     way = plan_rollback(found, product, None, ())
     rollback(found, _terms(product), way, "wrong", "ana")
@@ -68,17 +83,7 @@ def test_a_member_that_a_person_rolled_back_meanwhile_stays_back(
     _killed(found, runs, "Versions.move:after", nth)
     me = dataclasses.replace(found, driver="here:2")
     _back(me, PRODUCTS[member])
-    if how == "recover":
-        assert all(one.is_done for one in recover(me, None, "ana"))
-    elif how == "publish":
-        publish(me, runs[2], "ana")
-    else:
-        with pytest.raises(errors.IllegalMove, match=f"{runs[member]} is rolled_back"):
-            publish_together(me, runs, "ana")
-    wanted = [RunState.PUBLISHED] * 3
-    wanted[member] = RunState.ROLLED_BACK
-    recover(me, None, "ana")
-    assert _states(found, runs) == wanted
+    finish_without(me, runs, member, how)
     assert heads(where)[member] == 3
     assert found.versions.pending() == ()
 

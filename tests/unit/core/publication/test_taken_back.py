@@ -20,6 +20,7 @@ from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.kills import Killed, hooked, other_process
 from tests.support.fakes.steps import accepted_run, state_of, world
+from tests.unit.core.publication.test_followed_interrupted import finish_without
 
 OLD = {f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)}
 PRODUCTS = ("gold.a", "gold.b", "gold.c")
@@ -145,18 +146,7 @@ def test_a_pinned_member_that_a_person_rolled_back_stays_back_and_the_others_are
     me = dataclasses.replace(found, driver="here:2")
     product = PRODUCTS[member]
     rollback(me, _terms("pinned", product), plan_rollback(me, product, None, ()), "wrong", "ana")
-
-    if how == "recover":
-        assert all(one.is_done for one in recover(me, None, "ana"))
-    elif how == "publish":
-        publish(me, runs[2], "ana")
-    else:
-        with pytest.raises(errors.IllegalMove, match=f"{runs[member]} is rolled_back"):
-            publish_together(me, runs, "ana")
-    recover(me, None, "ana")
-    wanted = [RunState.PUBLISHED] * 3
-    wanted[member] = RunState.ROLLED_BACK
-    assert _states(found, runs) == wanted
+    finish_without(me, runs, member, how)
     assert _seen(found, runs) == [number != member for number in range(3)]
     assert recover(me, None, "ana") == ()
 
