@@ -16,6 +16,13 @@ from lakehouse_backfill.domain.serialization import (
     Value,
 )
 
+#: How long a request to a REST catalog may take to connect and, then, to be answered, where the
+#: profile's catalog does not say it. The names are those of Iceberg's Java client. It and PyIceberg
+#: have no limit: a server that takes connections and answers none would be waited for forever.
+REST_TIMEOUTS_MS: Final = {
+    "rest.client.connection-timeout-ms": 10_000,
+    "rest.client.socket-timeout-ms": 60_000,
+}
 #: The environments in which approver and requester differ.
 FOUR_EYES_ENVIRONMENTS: Final = ("prod",)
 

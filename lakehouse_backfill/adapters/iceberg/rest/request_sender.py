@@ -149,6 +149,24 @@ class RequestSender(BaseAdapter):
         return sent
 
 
+class WaitLimit(BaseAdapter):
+    """Ends requests that are not connected, or not answered, in time: `requests` waits forever."""
+
+    def __init__(self, through: BaseAdapter, timeouts_s: tuple[float, ...]) -> None:
+        """Wrap `through`, which sends; the times are for the connection, then for each read."""
+        super().__init__()
+        self._through = through
+        self._timeouts_s = timeouts_s
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._through.close()
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        """Send the request once. Raises Timeout of `requests`."""
+        return self._through.send(request, *args, **{**kwargs, "timeout": self._timeouts_s})
+
+
 class SecretFilter(BaseAdapter):
     """Takes the secrets of a request out of the answer to it, before an error shows the answer.
 

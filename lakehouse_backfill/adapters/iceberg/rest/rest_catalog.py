@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
     Idempotency,
     RequestSender,
     SecretFilter,
+    WaitLimit,
     was_put_off,
     was_sent_again,
 )
@@ -43,6 +44,8 @@ from lakehouse_backfill.adapters.iceberg.rest.vended_files import (
     handed_out,
     plain_files,
 )
+from lakehouse_backfill.domain.profile import REST_TIMEOUTS_MS
+from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.rest import TableResponse
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import CommitTableResponse, Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from requests import Response, Session
+    from requests.adapters import BaseAdapter
 
     from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import TableChange
 
@@ -172,15 +176,18 @@ class ResendingRestCatalog(RestCatalog):
     def _create_legacy_oauth2_auth_manager(self, session: Session) -> AuthManager:
         """Log in; from here on no answer tells what was sent to prove who asks."""
         for scheme in ("http://", "https://"):
-            session.mount(scheme, SecretFilter(session.get_adapter(scheme)))
+            session.mount(scheme, SecretFilter(self._limited(session.get_adapter(scheme))))
         return super()._create_legacy_oauth2_auth_manager(session)
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        through = session.get_adapter(self.uri)
+        through = self._limited(session.get_adapter(self.uri))
         sender = RequestSender(through, self.idempotency, reference=self.reference_clock)
         session.mount(self.uri, sender)
         return session
+
+    def _limited(self, through: BaseAdapter) -> WaitLimit:
+        return WaitLimit(through, _timeouts_s(self.properties))
 
     def _ask_time(self, _: ReferenceClock) -> None:
         """Send a request that is cheap; the sender notes the time of its answer, whatever it is.
@@ -200,6 +207,19 @@ class ResendingRestCatalog(RestCatalog):
         except Exception:  # noqa: BLE001 (then it is taken for a lost race, which looks again)
             return False
         return bool(current.metadata_location == table.metadata_location)
+
+
+def _timeouts_s(properties: Mapping[str, str]) -> tuple[float, ...]:
+    """Return how long a connection, and an answer, may take. Raises ConfigError."""
+    found = {key: str(properties.get(key, limit)) for key, limit in REST_TIMEOUTS_MS.items()}
+    for key, text in found.items():
+        if not text.isdecimal() or int(text) == 0:
+            raise ConfigError(
+                f"catalog.{key} {text!r} is no number of milliseconds",
+                fix="write a whole number above 0, or remove it",
+                field=f"catalog.{key}",
+            )
+    return tuple(int(text) / 1000 for text in found.values())
 
 
 def _names_lost_race(response: Response | None) -> bool:

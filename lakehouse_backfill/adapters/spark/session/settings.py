@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
 from lakehouse_backfill.adapters.spark.session.read_guard import NO_EXTERNAL_XML, without_servers
-from lakehouse_backfill.domain.profile import Profile
+from lakehouse_backfill.domain.profile import REST_TIMEOUTS_MS, Profile
 from lakehouse_backfill.errors import ConfigError
 
 ICEBERG_VERSION = "1.12.0"
@@ -88,6 +88,8 @@ def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
     if kind == "rest" and not any(key.lower() == _DELEGATION.lower() for key in rest):
         # PyIceberg asks for credentials by default, Iceberg's Java client does not.
         rest[_DELEGATION] = "vended-credentials"
+    if kind == "rest":
+        rest = {**{key: str(limit) for key, limit in REST_TIMEOUTS_MS.items()}, **rest}
     # A session would see old data of a cached table as long as it keeps reading (pitfall 45).
     own = {"type": kind}
     if kind == "sql":

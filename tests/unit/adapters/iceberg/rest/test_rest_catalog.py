@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +23,12 @@ from pyiceberg.exceptions import (
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
 
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.rest.answers import commit_refusal
 from lakehouse_backfill.adapters.iceberg.rest.request_sender import KEY_HEADER
 from lakehouse_backfill.adapters.iceberg.rest.rest_catalog import ResendingRestCatalog
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.domain.profile import Profile
+from lakehouse_backfill.errors import CatalogDown, ConfigError, Unsupported
 
 
 class Server(BaseAdapter):
@@ -134,3 +139,29 @@ def test_a_server_that_does_not_know_commits_of_several_tables_has_certainly_ref
     with pytest.raises(BadRequestError) as refused:
         catalog_on(Server(good="token-2")).commit_tables((change, change))
     assert isinstance(commit_refusal(refused.value, "silver.t", "as before"), Unsupported)
+
+
+@pytest.mark.req("X1", "X3")
+@pytest.mark.parametrize("login", [{}, {"token": "t"}, {"credential": "me:secret"}], ids=str)
+def test_a_server_that_takes_connections_and_answers_none_is_not_waited_for_forever(
+    tmp_path: Path, login: dict[str, str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        catalog = {"name": "lake", "type": "rest", "uri": uri, **login}
+        catalog["rest.client.socket-timeout-ms"] = "50"
+        began = time.monotonic()
+        with pytest.raises(CatalogDown, match=r"(?i)timed out"):
+            open_catalog(Profile(catalog=catalog), tmp_path)
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "1.5", ""])
+def test_a_limit_of_time_that_is_no_number_is_named_with_its_field(
+    tmp_path: Path, text: str
+) -> None:
+    key = "rest.client.connection-timeout-ms"
+    catalog = {"name": "lake", "type": "rest", "uri": "http://127.0.0.1:1", key: text}
+    with pytest.raises(ConfigError) as refused:
+        open_catalog(Profile(catalog=catalog), tmp_path)
+    assert refused.value.field == f"catalog.{key}"

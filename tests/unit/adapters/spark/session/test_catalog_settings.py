@@ -71,15 +71,22 @@ CASES = [
             "client.region": "eu-1",
             "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
             "header.X-Iceberg-Access-Delegation": "vended-credentials",
+            "rest.client.connection-timeout-ms": "10000",
+            "rest.client.socket-timeout-ms": "60000",
         },
         id="rest on s3",
     ),
     pytest.param(
-        {"uri": "https://host", "header.x-iceberg-access-delegation": "remote-signing"},
+        {
+            "uri": "https://host", "header.x-iceberg-access-delegation": "remote-signing",
+            "rest.client.socket-timeout-ms": "900000",
+        },
         {
             "type": "rest",
             "uri": "https://host",
             "header.x-iceberg-access-delegation": "remote-signing",
+            "rest.client.connection-timeout-ms": "10000",
+            "rest.client.socket-timeout-ms": "900000",
         },
         id="rest that signs for its clients",
     ),
