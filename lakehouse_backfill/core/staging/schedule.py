@@ -30,6 +30,7 @@ from lakehouse_backfill.errors import (
     BackfillError,
     Conflict,
     LimitExceeded,
+    OutcomeUnknown,
     RunMoved,
 )
 
@@ -166,8 +167,16 @@ class ChunkSchedule:
     def _seconds_to_start(self, one: ChunkWork) -> float | None:
         """Return how long to wait before the next look; None: the chunk has started.
 
-        Raises RunMoved, and LimitExceeded once the circuit is broken.
+        The run's log is read first: an outage at this counts as a failure of the chunk. Raises
+        RunMoved, and LimitExceeded once the circuit is broken.
         """
+        try:
+            return self._look_to_start(one)
+        except BackfillError as error:
+            self._note_failure(one, error)
+            return 0.0
+
+    def _look_to_start(self, one: ChunkWork) -> float | None:
         self.lease.require_held()
         if not one.is_new:
             self.lease.require_driving()
@@ -214,7 +223,8 @@ class ChunkSchedule:
         The last one that is allowed is raised as it is, unless others came before it.
         """
         self.lease.require_held()
-        may_help = error.retry_may_help or isinstance(error, Conflict)
+        # Of an unknown outcome, the next attempt looks for the chunk first.
+        may_help = error.retry_may_help or isinstance(error, (Conflict, OutcomeUnknown))
         if isinstance(error, RunMoved) or not may_help or self.limits.failures_in_a_row == 1:
             raise error
         self.pace, change = pacer.fail(

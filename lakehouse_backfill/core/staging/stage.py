@@ -6,7 +6,7 @@ A revision carries chunks over from the shadow of the run that it revises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -46,7 +46,13 @@ from lakehouse_backfill.domain.plan import (
 from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
 from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 from lakehouse_backfill.domain.tables.commits import ChunkCommit
-from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ChecksFailed,
+    EnvironmentDown,
+    OutcomeUnknown,
+    RunMoved,
+)
 from lakehouse_backfill.ports.compute import ComputePorts
 
 
@@ -242,7 +248,10 @@ def staging_session(
         hooks.notify_halted(context, plan)
         raise
     except BackfillError as error:
-        context.move(status, plan, "fail", by, problem=error.problem, **pace_detail(pace_changes))
+        # It says what may have landed: that it could not be noted, too, must not take its place.
+        with suppress(EnvironmentDown, OutcomeUnknown):
+            detail = pace_detail(pace_changes)
+            context.move(status, plan, "fail", by, problem=error.problem, **detail)
         raise
 
 

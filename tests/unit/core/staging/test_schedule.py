@@ -21,7 +21,14 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, RunState
-from lakehouse_backfill.errors import CatalogDown, ChecksFailed, Conflict, LimitExceeded, RunPaused
+from lakehouse_backfill.errors import (
+    CatalogDown,
+    ChecksFailed,
+    Conflict,
+    LimitExceeded,
+    OutcomeUnknown,
+    RunPaused,
+)
 from lakehouse_backfill.ports.compute import KeptIntermediate
 from tests.support.fakes.compute import FakeCompute, SilentProgress, checksum
 from tests.support.fakes.context import context, declared, lake
@@ -350,18 +357,51 @@ def test_a_job_without_intermediate_results_keeps_none() -> None:
 @pytest.mark.req("X3", "T8")
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_a_catalog_that_is_away_for_a_minute_is_waited_for(parallel: int) -> None:
-    """Failures 1 to 5 are followed by 2, 4, 8, 16 and 32 seconds."""
+    """Failures 1 to 5 are followed by 2, 4, 8, 16 and 32 seconds; the log cannot be read either."""
     _, engine, found, run = _world(parallel=parallel, failures_in_a_row=6)
     clock: Any = found.clock
+    since: list[datetime] = []
+    look: Any = found.runs.status
 
-    def away(chunk: Chunk) -> None:
-        if (clock.time - BEGIN).total_seconds() < 60:
+    def require_there() -> None:
+        if since and (clock.time - since[0]).total_seconds() < 60:
             raise CatalogDown("the catalog is away", fix="try again")
 
-    engine.act = away
+    def away(_: Chunk) -> None:
+        if not since:
+            since.append(clock.time)
+            raise OutcomeUnknown("the answer was lost", fix="run the step again")
+        require_there()
+
+    def status(run_id: str) -> Any:
+        require_there()
+        return look(run_id)
+
+    engine.act, found.runs.status = away, status  # type: ignore[method-assign]
     stage(found, run, "bob")
     assert 60 <= (clock.time - BEGIN).total_seconds() < 80
     assert state_of(found, run) is RunState.STAGED
     assert _sums(found, run) == _expected(run)
     shown: Any = found.progress
     assert "waits 32 s: after a failure: the catalog is away" in shown.texts
+
+
+@pytest.mark.req("X3", "T4")
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_chunk_of_unknown_outcome_is_told_also_where_that_cannot_be_noted(parallel: int) -> None:
+    _, engine, found, run = _world(parallel=parallel)
+    note: Any = found.runs.append
+
+    def lost(chunk: Chunk) -> None:
+        found.runs.append = away  # type: ignore[method-assign]
+        raise OutcomeUnknown(f"{chunk.chunk_id} may have landed", fix="run the step again")
+
+    def away(*_: Any) -> None:
+        raise CatalogDown("the catalog is away", fix="try again")
+
+    engine.act = lost
+    with pytest.raises(OutcomeUnknown, match="c0001-2020-01-01 may have landed"):
+        stage(found, run, "bob")
+    engine.act, found.runs.append = lambda _: None, note  # type: ignore[method-assign]
+    stage(found, run, "bob")
+    assert _sums(found, run) == _expected(run)
