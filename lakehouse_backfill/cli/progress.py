@@ -6,7 +6,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -51,6 +52,8 @@ class _Step:
     rows_before: int = 0
     #: Not shown yet: it may end before anybody wonders.
     is_quiet: bool = False
+    #: Others begin and end in it: none of them takes its place.
+    is_around: bool = False
 
     def describe(self, now: float, ending: str) -> str:
         """Describe how far the step is, with the speed."""
@@ -61,8 +64,11 @@ class _Step:
         return f"{counts}{self.rate(now)}, {ending}"
 
     def rate(self, now: float) -> str:
-        """Describe the speed of what was done since the step began."""
-        return row_rate_text(self.rows - self.rows_before, now - self.started)
+        """Describe the speed of what was done since the step began: of rows, where they count."""
+        seconds, done = now - self.started, self.done - self.done_before
+        if not self.rows and seconds >= 1 and done >= seconds:
+            return f", {done / seconds:,.0f} {self.unit}/s"
+        return row_rate_text(self.rows - self.rows_before, seconds)
 
     def seconds_left(self, now: float) -> float | None:
         """Estimate from the units done since the step began."""
@@ -100,14 +106,15 @@ class LineProgress:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step is shown."""
-        return any(not step.is_quiet for step in self._steps)
+        """Whether a step is shown that moves; one around others may stand still for minutes."""
+        return any(not (step.is_quiet or step.is_around) for step in self._steps)
 
     def start(self, label: str, total: int, unit: str) -> None:
         """Begin a step of `total` units, or with none of them a wait."""
         with self._lock:
             if total:
-                self._steps.clear()
+                around = [at for at, step in enumerate(self._steps, 1) if step.is_around]
+                del self._steps[max(around, default=0) :]
             self._push(label, total, unit)
             self.say(f"{label}: {total:,} {unit}" if total else f"{label} …")
 
@@ -115,6 +122,26 @@ class LineProgress:
         """Begin a step of `total` units inside what is shown; it is not shown at once."""
         with self._lock:
             self._push(label, total, unit).is_quiet = True
+
+    @contextmanager
+    def within(self, label: str, total: int, unit: str) -> Iterator[None]:
+        """Count a step around others; after a failure nothing is said of it or of those in it."""
+        with self._lock:
+            self.count(label, total, unit)
+            step = self._steps[-1]
+            step.is_around = True
+        is_done = False
+        try:
+            yield
+            is_done = True
+        finally:
+            with self._lock:
+                if step in self._steps:
+                    del self._steps[self._steps.index(step) + is_done :]
+                self.finish() if is_done else self._redraw()
+
+    def _redraw(self) -> None:
+        """Show what is under way; lines stay."""
 
     def _push(self, label: str, total: int, unit: str) -> _Step:
         now = self._clock()
@@ -143,6 +170,9 @@ class LineProgress:
             if was_done:
                 step.done_before += amount
                 step.rows_before += rows
+            if step.is_around and step.done < step.total:
+                # Steps inside hide it, so that the heartbeat may have had no moment to show it.
+                self.reveal()
             is_due = now - step.last_line >= self._pause_s and step.done < step.total
             if is_due and not step.is_quiet:
                 step.last_line = now
@@ -211,12 +241,7 @@ class BarProgress(LineProgress):
             super().advance(amount, rows, was_done=was_done)
             step = self._counted()
             if self._bar is not None and step is self._steps[-1] and not step.is_quiet:
-                if was_done:
-                    # The time left follows from what is done from here on.
-                    self._bar.reset(self._task, completed=step.done)
-                else:
-                    speed = step.rate(self._clock())
-                    self._bar.update(self._task, advance=amount, rate=speed)
+                self._bar.update(self._task, completed=step.done, **self._estimates(step))
 
     def finish(self) -> None:
         """Take the bar away and say how long the step took; the step around it is drawn again."""
@@ -225,9 +250,14 @@ class BarProgress(LineProgress):
             if not is_hidden:
                 self._stop()
             super().finish()
-            shown = [step for step in self._steps if not step.is_quiet]
-            if shown and not is_hidden:
-                self._draw(shown[-1])
+            if not is_hidden:
+                self._redraw()
+
+    def _redraw(self) -> None:
+        self._stop()
+        shown = [step for step in self._steps if not step.is_quiet]
+        if shown:
+            self._draw(shown[-1])
 
     def say(self, text: str) -> None:
         """Write a line, above the bar where there is one."""
@@ -248,8 +278,7 @@ class BarProgress(LineProgress):
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[unit]}{task.fields[rate]}", markup=False),
             progress.TimeElapsedColumn(),
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[left]}", markup=False),
         )
         waiting = (progress.SpinnerColumn(), text, progress.TimeElapsedColumn())
         self._bar = progress.Progress(
@@ -257,11 +286,22 @@ class BarProgress(LineProgress):
             console=Console(file=self._stream, markup=False, highlight=False),
             transient=True,
         )
-        total, rate = step.total or None, step.rate(self._clock())
         self._task = self._bar.add_task(
-            step.label, total=total, completed=step.done, unit=step.unit, rate=rate
-        )
+            step.label, total=step.total or None, completed=step.done, unit=step.unit,
+            **self._estimates(step),
+        )  # fmt: skip
+        # A bar that is drawn again goes on with the time of its step.
+        shown = self._bar.tasks[-1]
+        shown.start_time -= self._clock() - step.started
         self._bar.start()
+
+    def _estimates(self, step: _Step) -> dict[str, str]:
+        now = self._clock()
+        left = step.seconds_left(now)
+        is_known = left is not None
+        return {
+            "rate": step.rate(now), "left": f"{format_duration(left)} left" if is_known else "",
+        }  # fmt: skip
 
     def _stop(self) -> None:
         if self._bar is not None:

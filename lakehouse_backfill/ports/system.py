@@ -6,7 +6,7 @@ Who acts: signatures of statements, and the anchor that keeps heads of logs else
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -88,6 +88,10 @@ class Progress(Protocol):
 
     def count(self, label: str, total: int, unit: str) -> None:
         """Begin a step that is shown once it has lasted some seconds; it may stand in a step."""
+        ...
+
+    def within(self, label: str, total: int, unit: str) -> AbstractContextManager[None]:
+        """Count a step around others, which begin and end in it; it ends with the block."""
         ...
 
     def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:

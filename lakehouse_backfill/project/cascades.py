@@ -118,11 +118,14 @@ class CascadeCommands(RepairCommands):
         from lakehouse_backfill.core.cascade.steps import products_to_roll_back
 
         context = self.wiring.context
-        for products in products_to_roll_back(context, load_cascade(context, cascade)):
-            if len(products) > 1:
-                self.rollback_together(products, reason, by)
-            else:
-                self.rollback(products[0], reason=reason, by=by)
+        acts = products_to_roll_back(context, load_cascade(context, cascade))
+        with context.progress.within(f"rollback {cascade}", sum(map(len, acts)), "products"):
+            for products in acts:
+                if len(products) > 1:
+                    self.rollback_together(products, reason, by)
+                else:
+                    self.rollback(products[0], reason=reason, by=by)
+                context.progress.advance(len(products))
         return self._cascade_result(cascade)
 
     def _cascade_result(self, cascade: str) -> cascades.CascadeResult:

@@ -14,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -228,6 +228,12 @@ class NullProgress:
 
     def count(self, label: str, total: int, unit: str) -> None:
         """Do nothing."""
+
+    @contextmanager
+    def within(self, label: str, total: int, unit: str) -> Iterator[None]:
+        """Do nothing."""
+        self.count(label, total, unit)
+        yield
 
     def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
         """Do nothing."""

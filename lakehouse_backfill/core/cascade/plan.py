@@ -128,8 +128,10 @@ def make_cascade(context: Context, declared: DeclaredRun, files: CascadeFiles, b
     _require_no_open_cascade(context, first)
     work = _Work(context, graph, files, declared, version, by)
     work.add_first(first)
-    for one in order[1:]:
-        work.add(one, templates.get(one))
+    with context.progress.within("plan", len(order) - 1, "downstream products"):
+        for one in order[1:]:
+            work.add(one, templates.get(one))
+            context.progress.advance()
     nodes = work.finished_nodes()
     require_one_commit(nodes)
     cascade_id = cascade_id_of(first.run_id)

@@ -19,6 +19,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.candidates import cancel_and_plan_again, stale_candidates
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.cascade.graph import CascadeNode
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState, RunStatus
 
 S = RunState
@@ -96,19 +97,27 @@ def run_cascade(context: Context, cascade: Cascade, by: str) -> None:
                 f"{plan.run_id} of {plan.product} is not approved, so nothing was computed",
                 fix=command_line("approve", cascade.cascade_id),
             )
-    for plan in cascade.plans:
-        status = _computed(context, plan.run_id, by)
-        if status.state is S.REJECTED:
-            by_gates = _is_rejected_by_gates(context, status)
-            raise errors.ChecksFailed(
-                f"{plan.run_id} of {plan.product} is rejected; what is downstream of it was not "
-                "computed",
-                state="readers see what they saw before; what passed is kept",
-                fix=f"{command_line('validate', plan.run_id)}  # names the gates; then "
-                f"{command_line('run', cascade.cascade_id)}"
-                if by_gates
-                else f"a person rejected it: {cancel_and_plan_again(cascade.cascade_id)}",
-            )
+    progress = context.progress
+    with progress.within(f"run {cascade.cascade_id}", len(cascade.plans), "products"):
+        for plan in cascade.plans:
+            before = context.runs.status(plan.run_id).state
+            _require_passed(context, cascade, plan, _computed(context, plan.run_id, by))
+            rows = sum(chunk.output_rows for chunk in context.runs.chunks(plan.run_id))
+            progress.advance(1, rows, was_done=before in _COMPUTED)
+
+
+def _require_passed(context: Context, cascade: Cascade, plan: Plan, status: RunStatus) -> None:
+    if status.state is not S.REJECTED:
+        return
+    by_gates = _is_rejected_by_gates(context, status)
+    raise errors.ChecksFailed(
+        f"{plan.run_id} of {plan.product} is rejected; what is downstream of it was not computed",
+        state="readers see what they saw before; what passed is kept",
+        fix=f"{command_line('validate', plan.run_id)}  # names the gates; then "
+        f"{command_line('run', cascade.cascade_id)}"
+        if by_gates
+        else f"a person rejected it: {cancel_and_plan_again(cascade.cascade_id)}",
+    )
 
 
 def _computed(context: Context, run_id: str, by: str) -> RunStatus:
@@ -159,15 +168,19 @@ def publish_cascade(context: Context, cascade: Cascade, by: str, *, together: bo
     _require_no_half_rollback(context, cascade)
     runs = {plan.product: plan.run_id for plan in cascade.plans}
     pinned = {node.product for node in cascade.nodes if node.publication == "pinned"}
-    steps = publication_steps(cascade.nodes)
-    for is_pinned, acts in groupby(steps, lambda products: products[0] in pinned):
-        members = [runs[product] for products in acts for product in products]
-        if is_pinned:
-            publish_together(context, tuple(members), by)
-            continue
-        left = [run for run in members if context.runs.status(run).state is not S.PUBLISHED]
-        for group in [left] if together and left else [[run] for run in left]:
-            _publish_followed(context, group, cascade.cascade_id, by)
+    steps, progress = publication_steps(cascade.nodes), context.progress
+    with progress.within(f"publish {cascade.cascade_id}", len(runs), "products"):
+        for is_pinned, acts in groupby(steps, lambda products: products[0] in pinned):
+            members = [runs[product] for products in acts for product in products]
+            if is_pinned:
+                publish_together(context, tuple(members), by)
+                progress.advance(len(members))
+                continue
+            left = [run for run in members if context.runs.status(run).state is not S.PUBLISHED]
+            progress.advance(len(members) - len(left), was_done=True)
+            for group in [left] if together and left else [[run] for run in left]:
+                _publish_followed(context, group, cascade.cascade_id, by)
+                progress.advance(len(group))
 
 
 def _publish_followed(context: Context, runs: list[str], cascade_id: str, by: str) -> None:

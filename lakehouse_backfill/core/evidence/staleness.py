@@ -141,13 +141,16 @@ def find_stale_products(
 
     `load` gives the contract of a product. Raises EnvironmentDown.
     """
-    for product in products:
-        try:
-            yield find_stale(context, load(product), versions)
-        except EnvironmentDown:
-            raise
-        except BackfillError as error:
-            yield ProductStatus(product, (), (f"not judged: {error.problem}",), is_judged=False)
+    names = tuple(products)
+    with context.progress.within("stale", len(names), "products"):
+        for product in names:
+            try:
+                yield find_stale(context, load(product), versions)
+            except EnvironmentDown:
+                raise
+            except BackfillError as error:
+                yield ProductStatus(product, (), (f"not judged: {error.problem}",), is_judged=False)
+            context.progress.advance()
 
 
 @dataclass

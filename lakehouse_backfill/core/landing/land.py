@@ -130,7 +130,10 @@ class _Steps:
                 found = part.landed(rows.rows)
             deliveries += [found] if found is not None else []
         parts = len(checkpoint.parts) + len(checkpoint.deliveries)
-        self._ports.progress.advance(parts if checkpoint.progress is None else checkpoint.progress)
+        self._ports.progress.advance(
+            parts if checkpoint.progress is None else checkpoint.progress,
+            sum(one.rows for one in staged),
+        )
         if not (staged or deliveries or checkpoint.position != self.state.position):
             return
         landed = sum(one.rows for one in staged)

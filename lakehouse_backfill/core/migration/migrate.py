@@ -208,7 +208,7 @@ def _copy(
     """Commit the good parts in the order of their names, checkpoint by checkpoint."""
     good = survey.good
     context.progress.start(f"migrating {declared.migration}", len(good), "parts")
-    context.progress.advance(state.position)
+    context.progress.advance(state.position, was_done=True)
     try:
         while state.position < len(good):
             group = good[state.position : state.position + declared.files_per_commit]

@@ -34,6 +34,8 @@ from lakehouse_backfill.domain.tables.commits import (
 from lakehouse_backfill.domain.tables.table import Column, TableInfo, TableRef
 from lakehouse_backfill.errors import BackfillError, NotFound, TargetChanged, Unsupported
 
+#: What is written, shown as progress and not written again after a kill, at a time.
+_PARTITIONS_IN_CHUNK = 50
 _EXCLUDED_REASON = "rows that were deleted since are left out"
 
 
@@ -286,21 +288,17 @@ def write_rollback_shadow(
 ) -> RewrittenShadow | None:
     """Write the partitions that metadata alone cannot restore into a shadow.
 
-    Order: open the shadow at the head; one overwrite for each earlier snapshot. A chunk that is
-    written already is not written again, so a retry continues. Returns None when there is nothing
+    Order: open the shadow at the head; overwrites of some partitions each, those of one earlier
+    snapshot after the other. A chunk that is written already is not written again, so a retry
+    continues. Returns None when there is nothing
     to rewrite. Raises NotFound when the earlier content is expired, Unsupported when its columns
     cannot be read as the table's.
     """
     if not way.rewrites:
         return None
     base, shadow = _open_rollback_shadow(context, row)
-    snapshot_ids = {
-        chunk.chunk_id: chunk.snapshot_id for chunk in context.shadows.chunks(shadow.table)
-    }
     chunks = _restore_chunks(context, way, row, shadow)
-    for chunk in chunks:
-        if chunk.chunk_id not in snapshot_ids:
-            snapshot_ids[chunk.chunk_id] = context.compute().staging.restore(chunk)
+    _write_chunks(context, shadow.table, chunks)
     info = context.tables.describe(shadow.table)
     if info is None or info.snapshot_id is None:
         raise NotFound("the shadow of the rollback is gone", fix="repeat the command")
@@ -312,6 +310,23 @@ def write_rollback_shadow(
         chunk_ids=tuple(chunk.chunk_id for chunk in chunks),
         partitions=labels,
     )
+
+
+def _write_chunks(context: Context, shadow: str, chunks: tuple[catch_up.RestoreChunk, ...]) -> None:
+    """Write those that the shadow lacks."""
+    progress, total = context.progress, sum(len(chunk.scope.partitions) for chunk in chunks)
+    rows = {one.chunk_id: one.added_rows for one in context.shadows.chunks(shadow)}
+    known = frozenset(rows)
+    progress.start("rollback, rewriting", total, "partitions")
+    for chunk in chunks:
+        if chunk.chunk_id not in known:
+            context.compute().staging.restore(chunk)
+            rows = {one.chunk_id: one.added_rows for one in context.shadows.chunks(shadow)}
+        was_done = chunk.chunk_id in known
+        progress.advance(
+            len(chunk.scope.partitions), rows.get(chunk.chunk_id, 0), was_done=was_done
+        )
+    progress.finish()
 
 
 def drop_rollback_shadow(context: Context, row: publication.Publication) -> None:
@@ -339,21 +354,22 @@ def _open_rollback_shadow(context: Context, row: publication.Publication) -> tup
 def _restore_chunks(
     context: Context, way: RollbackTarget, row: publication.Publication, shadow: TableInfo
 ) -> tuple[catch_up.RestoreChunk, ...]:
-    """Build one chunk for each earlier snapshot from which partitions are rewritten."""
+    """Build the chunks of each earlier snapshot from which partitions are rewritten."""
     chunks: list[catch_up.RestoreChunk] = []
     rewritten = {label for rewrite in way.rewrites for label in rewrite.partitions}
     for restore in way.restores:
         labels = tuple(label for label in restore.partitions if label in rewritten)
         if not labels:
             continue
-        chunks.append(
+        pairs = _column_pairs(context, row.table, restore.restore_snapshot_id, shadow)
+        chunks += (
             catch_up.RestoreChunk(
-                chunk_id=f"restore-{len(chunks) + 1}",
+                chunk_id=f"restore-{number}",
                 table=row.table,
                 snapshot_id=restore.restore_snapshot_id,
                 shadow=shadow.table,
-                scope=Scope(field=way.scope.field, partitions=labels),
-                columns=_column_pairs(context, row.table, restore.restore_snapshot_id, shadow),
+                scope=Scope(field=way.scope.field, partitions=some),
+                columns=pairs,
                 left_out=way.excluded_rows,
                 properties={
                     "lakehouse-backfill.rollback": row.token,
@@ -361,8 +377,14 @@ def _restore_chunks(
                     publication.MODE_PROPERTY: context.mode_of(way.run_id),
                 },
             )
+            for number, some in enumerate(_cut(labels), len(chunks) + 1)
         )
     return tuple(chunks)
+
+
+def _cut(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    size = _PARTITIONS_IN_CHUNK
+    return tuple(labels[at : at + size] for at in range(0, len(labels), size))
 
 
 def _column_pairs(

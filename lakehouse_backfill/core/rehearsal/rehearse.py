@@ -274,6 +274,10 @@ class RehearsalPlace:
     copies: TableCopies
 
 
+#: Those of `_Rehearsal` from `approve` to what is read after the rollback.
+_STEPS_SHOWN = 9
+
+
 @dataclass
 class _Rehearsal:
     """A registered rehearsal, and the steps that it has gone."""
@@ -285,6 +289,7 @@ class _Rehearsal:
 
     def note(self, step: str, seen: str, *, held: bool = True) -> None:
         self.steps.append(RehearsedStep(step, held, seen))
+        self.context.progress.advance()
 
     def decide_and_compute(self) -> None:
         """Approve, stage and validate; raises ChecksFailed when gates are closed."""
@@ -382,17 +387,20 @@ def rehearse(
     copies.require_other_lake(tables)
     heads = {table: copies.real_metadata(table) for table in tables}
     end_earlier(context, real_plan.product, by)
-    for table in tables:
-        copies.copy(table)
+    with context.progress.within("rehearse, copying", len(tables), "tables"):
+        for table in tables:
+            copies.copy(table)
+            context.progress.advance()
     plan = _plan_rehearsal(context, declared, real_plan, by)
     act = _Rehearsal(context, plan, by)
     act.note("plan", f"the partitions, chunks, code and snapshots of the real run ({len(tables)} "
              "tables copied without their data)")  # fmt: skip
     try:
-        act.decide_and_compute()
-        act.publish()
-        act.verify()
-        act.roll_back()
+        with context.progress.within("rehearse", _STEPS_SHOWN, "steps"):
+            act.decide_and_compute()
+            act.publish()
+            act.verify()
+            act.roll_back()
     except BackfillError as error:
         error.state = f"{error.state}; the real tables were only read".removeprefix("; ")
         raise

@@ -194,7 +194,7 @@ class _Steps:
         ports.pins.pin(self._store.table, state.snapshot_id, state.replay_id)
         ports.ledger.report(_job(state, "running"))
         ports.progress.start(f"replaying {self._store.events}", state.total, "events")
-        ports.progress.advance(state.counts.processed)
+        ports.progress.advance(state.counts.processed, was_done=True)
         try:
             for batch in self._events.batches(state.position, size):
                 state = self._checkpoint(state, batch)

@@ -509,6 +509,13 @@ class SilentProgress:
     def count(self, label: str, total: int, unit: str) -> None:
         """Ignore it."""
 
+    @contextmanager
+    def within(self, label: str, total: int, unit: str) -> Iterator[None]:
+        """Count and finish, as a step without others in it does."""
+        self.count(label, total, unit)
+        yield
+        self.finish()
+
     def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
         """Ignore it."""
 

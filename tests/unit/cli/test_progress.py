@@ -68,6 +68,21 @@ def test_what_was_done_before_says_nothing_of_the_speed_and_the_time_left() -> N
     )
 
 
+def test_what_has_no_rows_is_shown_with_the_rate_of_its_units_where_that_is_one_or_more() -> None:
+    stream, clock = io.StringIO(), Ticks()
+    progress = LineProgress(stream, clock)
+    progress.start("replaying orders", 9_000, "events")
+    clock.now = 10.0
+    progress.advance(3_000)
+    progress.start("validate", 5, "steps")
+    clock.now = 20.0
+    progress.advance(2)
+    assert stream.getvalue().splitlines()[1::2] == [
+        "replaying orders: 3,000 of 9,000 events, 300 events/s, 20 s left",
+        "validate: 2 of 5 steps, 15 s left",
+    ]
+
+
 def test_a_terminal_gets_a_bar_that_is_gone_in_the_end() -> None:
     screen = Screen()
     progress = BarProgress(screen)
@@ -239,6 +254,53 @@ def test_a_counted_step_inside_another_leaves_it_as_it_was(seconds: float) -> No
     assert ("diff: 3 of 3 files" in text) == (seconds > 3)
     assert "validate: 2 of 2 steps" in text.rstrip().splitlines()[-1]
     assert not progress.is_busy
+
+
+@pytest.mark.parametrize("kind", [LineProgress, BarProgress])
+def test_a_step_around_others_goes_on_after_each_and_says_how_long_all_take(
+    kind: type[LineProgress],
+) -> None:
+    screen, clock = Screen(), Ticks()
+    progress = kind(screen)
+    progress._clock = clock
+    with progress.within("run cx-1", 4, "products"):
+        for now in (30.0, 60.0, 90.0):
+            progress.start("stage", 2, "chunks")
+            progress.advance(2, 600)
+            progress.finish()
+            clock.now = now
+            progress.advance(1, 600)
+        progress.start("stage", 2, "chunks")
+        progress.finish()
+        progress.advance(1, 600)
+    text = screen.getvalue()
+    assert "run cx-1: 1 of 4 products, 600 rows, 20 rows/s, 1 min 30 s left" in text
+    assert (
+        text.rstrip()
+        .splitlines()[-1]
+        .endswith("run cx-1: 4 of 4 products, 2,400 rows, 27 rows/s, done in 1 min 30 s")
+    )
+    assert not progress.is_busy
+
+
+@pytest.mark.parametrize("kind", [LineProgress, BarProgress])
+def test_what_fails_inside_a_step_leaves_nothing_that_moves(kind: type[LineProgress]) -> None:
+    screen = Screen()
+    progress = kind(screen)
+
+    def fail() -> None:
+        with progress.within("run cx-1", 4, "products"):
+            progress.start("stage", 2, "chunks")
+            progress.count("diff", 2, "files")
+            raise ValueError("odd")
+
+    with pytest.raises(ValueError, match="odd"):
+        fail()
+    assert not progress.is_busy
+    assert "done in" not in screen.getvalue()
+    progress.start("validate", 5, "steps")
+    progress.finish()
+    assert "validate: 0 of 5 steps, done in" in screen.getvalue()
 
 
 def test_the_heart_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
