@@ -18,7 +18,7 @@ from lakehouse_backfill.core.planning.inputs.read_windows import (
     window_row_ranges,
 )
 from lakehouse_backfill.core.planning.scope.key_chunks import is_by_key, reads_own_rows
-from lakehouse_backfill.core.planning.target import isolation, row_changes
+from lakehouse_backfill.core.planning.target import file_sizes, isolation, row_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.guards.safety import Safety, next_opening
@@ -451,7 +451,16 @@ def estimate_warnings(
     )
     place = isolation.place_warnings(context, resolved)
     late = deadline_warnings(resolved.manifest, found.estimate, context.clock.now())
-    return (*texts, *late, *intolerant, *broken, *place)
+    return (*texts, *late, *intolerant, *broken, *place, *_small_chunks(context, resolved, found))
+
+
+def _small_chunks(
+    context: Context, resolved: ResolvedManifest, found: RunEstimate
+) -> Iterable[str]:
+    info = context.tables.describe(resolved.target.table) if is_by_key(resolved.chunks) else None
+    if info is not None:
+        sizes = [each.size_bytes for each in found.estimate.by_chunk]
+        yield from filter(None, [file_sizes.describe_small_chunks(sizes, info.properties)])
 
 
 def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:

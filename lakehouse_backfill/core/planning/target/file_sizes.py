@@ -6,7 +6,7 @@ written is counted by `allowed_files`, whoever wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 #: Iceberg's default of write.target-file-size-bytes.
@@ -70,3 +70,19 @@ def target_file_bytes(properties: Mapping[str, str]) -> int:
 def allowed_files(size_bytes: int, target_bytes: int) -> int:
     """Return how many files a partition of this size may have: twice what it needs, or a few."""
     return max(ALWAYS_ALLOWED_FILES, 2 * -(-size_bytes // target_bytes))
+
+
+def describe_small_chunks(sizes: Sequence[int], properties: Mapping[str, str]) -> str:
+    """Describe that chunks by key leave more files than a table of their size may have; or nothing.
+
+    `sizes` are those of the chunks, in bytes; a chunk leaves at least one file.
+    """
+    target, total = target_file_bytes(properties), sum(sizes)
+    if not total or len(sizes) <= allowed_files(total, target):
+        return ""
+    few = max(1, -(-total // target))
+    return (
+        f"each of the {len(sizes):,} chunks by key leaves a file, of about "
+        f"{total // len(sizes):,} bytes where the table's target is {target:,}: "
+        f"{few:,} {'chunk reaches' if few == 1 else 'chunks reach'} it"
+    )

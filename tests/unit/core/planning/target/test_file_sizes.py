@@ -14,6 +14,7 @@ from lakehouse_backfill.core.planning.target.file_sizes import (
     WriteDistribution,
     allowed_files,
     choose_distribution,
+    describe_small_chunks,
 )
 
 MIB = 1024 * 1024
@@ -61,3 +62,24 @@ def test_a_chunk_is_written_with_the_distribution_that_fits_its_table(
 def test_files_of_at_least_half_the_target_are_never_too_many(size: int, target: int) -> None:
     at_half_size = -(-2 * size // target)
     assert allowed_files(size, target) >= max(at_half_size, ALWAYS_ALLOWED_FILES)
+
+
+@pytest.mark.req("X10")
+@pytest.mark.parametrize(
+    ("chunks", "size", "properties", "words"),
+    [
+        (200, 10 * MIB, {}, "200 chunks by key leaves a file, of about 10,485,760 bytes where the "
+         "table's target is 536,870,912: 4 chunks reach it"),
+        (9, 1, {}, "1 chunk reaches it"),
+        (9, 10 * MIB, {SIZE: str(10 * MIB)}, ""),
+        (8, 1, {}, ""),
+        (200, 0, {}, ""),
+    ],
+    ids=["many", "one would do", "as large as the target", "a few", "an empty table"],
+)  # fmt: skip
+def test_chunks_by_key_that_leave_many_small_files_are_named_by_the_plan(
+    chunks: int, size: int, properties: dict[str, str], words: str
+) -> None:
+    found = describe_small_chunks([size] * chunks, properties)
+    assert found.endswith(words)
+    assert bool(found) == bool(words)
