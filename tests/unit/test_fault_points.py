@@ -89,7 +89,7 @@ READING = {
     "MigratedTables": {"branch_snapshot", "foreign_snapshot", "state", "sums"},
     "OldPlace": {"added", "batches", "changed", "survey"},
     "PayloadSchemas": {"decode", "find", "known", "protobuf_fields"},
-    "Progress": {"advance", "count", "finish", "say", "start"},
+    "Progress": {"advance", "count", "finish", "say", "start", "within"},
     "Publisher": {
         "changes",
         "drifts",
