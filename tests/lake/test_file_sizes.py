@@ -67,6 +67,35 @@ def test_a_partition_gets_one_file_though_its_rows_are_in_twelve_tasks(
     )
 
 
+def test_rows_that_are_larger_than_the_target_leave_a_file_for_each_partition(lake: Lake) -> None:
+    """Not one for each row: what the check allows is by the size of all rows of a partition."""
+    lake.sql(
+        "CREATE TABLE {ns}.wide (d date, n bigint, text string) PARTITIONED BY (d) TBLPROPERTIES "
+        "('write.target-file-size-bytes'='65536', 'write.distribution-mode'='none')"
+    )
+    hashes = F.transform(F.sequence(F.lit(1), F.lit(70_000)), lambda x: F.sha1(x.cast("string")))
+    days = F.date_add(F.lit(date(2024, 1, 5)), (F.col("id") % 2).cast("int"))
+    frame = lake.spark.range(0, 6, 1, 6).select(
+        days.alias("d"), F.col("id").alias("n"), F.array_join(hashes, "").alias("text")
+    )
+    ShadowWriter(lake.tables).overwrite(
+        frame, lake.table("wide"), F.lit(True), {ATTEMPT_ID_PROPERTY: "a"}, 1
+    )
+    files = [one.file for one in lake.catalog.load_table(lake.table("wide")).scan().plan_files()]
+    assert [file.record_count for file in files] == [3, 3]
+    assert min(file.file_size_in_bytes for file in files) > 3 * 2**20
+
+
+def test_many_chunks_of_a_few_rows_leave_one_file_in_each_partition(
+    lake: Lake, daily: Callable[..., PlanMaker]
+) -> None:
+    plan = daily(MANY_TASKS, partitions=DAYS[3:9], per_chunk=1).make()
+    for chunk in plan.resolved.chunks:
+        lake.staging().stage(plan, chunk, 1)
+    assert len(plan.resolved.chunks) == 6
+    assert judged(lake, plan).detail.startswith("at most 1 files in a partition; 6 files, ")
+
+
 @pytest.mark.parametrize("adaptive", ["true", "false"])
 def test_rows_of_a_table_without_partitions_are_brought_together(lake: Lake, adaptive: str) -> None:
     """Spark's own tasks would leave 12 files; what was set for the write is as before then."""
