@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, timezone
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import yaml
 
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
+from lakehouse_backfill.histories import EventHistory
+from tests.support.sources.history_events import as_events
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import LakeProject
 
@@ -23,7 +26,7 @@ from pyspark.sql import functions as F
 
 
 def total(state, event, context):
-    return {"v": (state or {"v": 0})["v"] + event.payload["v"]}
+    return {"v": (state or {"v": 0})["v"] + event.payload["cents"]}
 
 
 @transform(name="event_totals", version="1.0.0", inputs=("src",))
@@ -37,9 +40,15 @@ def job(context, src):
 """
 HANDLER = """
 def total(state, event, context):
-    return {"v": (state or {"v": 0})["v"] + event.payload["v"]}
+    return {"v": (state or {"v": 0})["v"] + event.payload["cents"]}
 """
 COLUMNS = (("d", "date"), ("k", "long"), ("v", "long"))
+DAY = "2024-01-02"
+#: Late, twice, out of order, with wrong clocks; nothing is lost, so that no number is missing.
+HISTORY = EventHistory(
+    events=90, seed=4, days=3, accounts=5, late=0.1, twice=0.1, skewed=0.4, lost=0, gaps=0,
+    schema_steps=(),
+)  # fmt: skip
 
 
 class EventTotals(LakeProject):
@@ -48,18 +57,18 @@ class EventTotals(LakeProject):
     transform = "event_totals"
 
 
-@pytest.mark.req("S6", "V1")
+@pytest.mark.req("S6", "V1", "T12")
 def test_events_become_a_published_partition_that_equals_what_a_replay_makes_of_them(
     lake: Lake,
 ) -> None:
     product = EventTotals(lake, JOB, COLUMNS)
     lake.create("out", (*COLUMNS, *LINEAGE_COLUMNS))
-    day, other = "2024-01-02", "2024-01-03"
-    given = [(day, 1, 1, 10), (day, 1, 2, -3), (other, 2, 1, 5), (day, 3, 1, 1), (day, 1, 3, 100)]
-    table = lake.catalog.create_table(lake.table("src"), events_of(given).schema)
-    # Out of order, and one of them twice.
-    table.append(events_of([*given[3:], given[0]]))
-    table.append(events_of(given[:3]))
+    truth, delivered = HISTORY.truth().total, accounts_of(HISTORY.table())
+    assert min(truth.late, truth.twice, truth.overtaken, truth.moved) > 0
+    table = lake.catalog.create_table(lake.table("src"), delivered.schema)
+    # What came last is stored first.
+    table.append(delivered.slice(40))
+    table.append(delivered.slice(0, 40))
     run = product.plan()
     done = product.project.run(run, "ann").to_dict()
     assert done["state"] == "validated", [one for one in done["checks"] if not one["passed"]]
@@ -67,17 +76,17 @@ def test_events_become_a_published_partition_that_equals_what_a_replay_makes_of_
     product.project.publish(run, by="lead")
     rows = product.project.accepted(product.product).select(["d", "k", "v"]).to_pylist()
     published = {(str(row["d"]), row["k"]): row["v"] for row in rows}
-    assert published == {(day, 1): 107, (other, 2): 5, (day, 3): 1}
+    assert sum(published.values()) == truth.amount_cents
     store = {
         "api_version": "lakehouse-backfill/v1", "events": "totals", "table": lake.table("src"),
         "handlers": {"totals": {
             "function": "handlers.totals:total", "version": "1.0.0",
-            "table": lake.table("states"), "checkpoint_events": 2, "buckets": 1,
+            "table": lake.table("states"), "checkpoint_events": 40, "buckets": 1,
         }},
     }  # fmt: skip
     lake.job(yaml.safe_dump(store), "catalog/events/totals.yaml")
     lake.job(HANDLER, "handlers/totals.py")
-    assert product.project.replay("totals", "totals").done == len(given)
+    assert product.project.replay("totals", "totals").done == truth.delivered
     found = lake.catalog.load_table(lake.table("states")).scan().to_arrow().to_pylist()
     states: dict[Any, Any] = {}
     for row in sorted(found, key=lambda one: int(one["sequence_num"])):
@@ -87,22 +96,10 @@ def test_events_become_a_published_partition_that_equals_what_a_replay_makes_of_
     assert states == published
 
 
-def events_of(given: list[tuple[str, int, int, int]]) -> pa.Table:
-    """Return events, each of the day, key and number of its aggregate, with a value."""
-    kinds = {
-        "d": pa.date32(), "event_id": pa.string(), "aggregate_id": pa.string(),
-        "event_type": pa.string(), "payload": pa.string(), "sequence_num": pa.int64(),
-        "occurred_at": pa.timestamp("us", "UTC"),
-    }  # fmt: skip
-    rows = [
-        {
-            "d": date.fromisoformat(day), "event_id": f"{day}-{key}-{number}",
-            "aggregate_id": f"{day}/{key}", "event_type": "added",
-            "payload": json.dumps({"v": value}), "sequence_num": number,
-            "occurred_at": datetime.fromisoformat(f"{day}T00:00:0{number}").replace(
-                tzinfo=timezone.utc
-            ),
-        }
-        for day, key, number, value in given
-    ]  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=pa.schema(list(kinds.items())))
+def accounts_of(delivered: pa.Table) -> pa.Table:
+    """Return delivered rows as events of accounts of the day, in the order in which they came."""
+    events = as_events(delivered)
+    day, names = pa.scalar(DAY), events["aggregate_id"]
+    events = events.append_column("d", pa.repeat(pa.scalar(date.fromisoformat(DAY)), len(events)))
+    place = events.column_names.index("aggregate_id")
+    return events.set_column(place, "aggregate_id", pc.binary_join_element_wise(day, names, "/"))
