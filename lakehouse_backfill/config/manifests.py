@@ -167,7 +167,7 @@ def load_manifest(
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
     found = (*_anti_pattern_faults(document), *_pair_faults(document), *_row_faults(document))
-    faults = merge_faults(list(found), faults)
+    faults = merge_faults([*found, *_key_range_faults(document)], faults)
     scope_faults = _template_faults if is_template else _partition_faults
     faults = merge_faults(faults, scope_faults(document))
     faults = merge_faults(faults, _cross_field_faults(document, project))
@@ -190,6 +190,21 @@ def _cross_field_faults(document: YamlDocument, project: Path) -> Iterator[Fault
     yield from _suite_faults(document)
     yield from _deadline_faults(document)
     yield from _request_text_faults(document)
+
+
+def _key_range_faults(document: YamlDocument) -> Iterator[Fault]:
+    """Yield the fault of key ranges that are cut in no way, or in several."""
+    ranges = document.get("limits", "key_ranges")
+    if not isinstance(ranges, dict):
+        return
+    ways = [name for name in ("bounds", "size", "count") if ranges.get(name) is not None]
+    if not ways:
+        problem = "names neither bounds nor size nor count"
+        fix = "write size: how many rows a chunk has; or count, or bounds"
+        yield document.fault(("limits", "key_ranges"), problem, fix)
+    elif len(ways) > 1:
+        problem = f"is given beside {ways[0]}, and ranges are cut in one way"
+        yield document.fault(("limits", "key_ranges", ways[1]), problem, "remove one of them")
 
 
 def _anti_pattern_faults(document: YamlDocument) -> Iterator[Fault]:

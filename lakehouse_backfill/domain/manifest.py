@@ -17,6 +17,7 @@ from lakehouse_backfill.domain.contract import SuiteRef
 from lakehouse_backfill.domain.guards.outside import CorrectionSink
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.guards.safety import PaceLimits, Safety
+from lakehouse_backfill.domain.labels.key_ranges import KeyBuckets, KeyRanges
 from lakehouse_backfill.domain.labels.row_values import NamedValue
 from lakehouse_backfill.domain.labels.values import NamedRange
 from lakehouse_backfill.domain.partitions import ANY_COLUMN
@@ -294,28 +295,6 @@ class Target(Value):
         None,
         "Only these columns are restated, in rows found by the product's key: rows stay, and all "
         "other columns are carried over and proven equal; all columns if absent.",
-    )
-
-
-class KeyBuckets(Value):
-    """How the rows of a whole table are cut into chunks: by Iceberg's buckets of a key column."""
-
-    column: ColumnName = Field(description="A column of the product's key.")
-    count: int = Field(ge=1, le=10_000, description="Chunks, one for each bucket.")
-
-
-class KeyRanges(Value):
-    """How the rows of a whole table are cut into chunks: by ranges of a key column.
-
-    The first and the last range have no end: every key is in one, also one that nobody expected.
-    """
-
-    column: ColumnName = Field(description="A column of the product's key.")
-    bounds: tuple[PartitionValue, ...] = Field(
-        min_length=1,
-        max_length=9_999,
-        description="Ascending: each is the first value of a chunk. Smaller ones, and rows without "
-        "a value, are in a chunk before the first of them.",
     )
 
 

@@ -259,7 +259,8 @@ def partition_row_range(field: ScopeField, label: str) -> RowRange:
     """Return the rows of a partition; raise ValueError when `label` is no label of `field`."""
     if field.transform == KEY_RANGE and label != NULL_LABEL:
         lower, upper = range_ends(field.type, label)
-        return RowRange(field.column, lower=lower, upper=upper)
+        is_open = lower is None and upper is None
+        return RowRange(field.column, lower=lower, upper=upper, is_everything=is_open)
     return replace(_row_range(field, label), path=field.path)
 
 

@@ -18,6 +18,7 @@ from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.comparison.checksums import FileBytes
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.key_ranges import KeyBounds, KeyRanges
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.retention import ExpirationResult
 from lakehouse_backfill.domain.sources.topic_offsets import LandedEvents, TableLanding
@@ -58,10 +59,7 @@ class Tables(Protocol):
         ...
 
     def positions(self, table: str) -> dict[str, str]:
-        """Return the resume positions that writers left in the snapshot summaries of main.
-
-        Empty when there are none.
-        """
+        """Return the resume positions that writers left in summaries of main; may be empty."""
         ...
 
     def marks(self, table: str) -> frozenset[str]:
@@ -101,6 +99,10 @@ class Tables(Protocol):
         With `appended_since`: only the files that appends after that snapshot added. Raises
         Unsupported when the table has no such column of time, or the snapshot is no child of it.
         """
+        ...
+
+    def key_bounds(self, table: str, snapshot_id: int, wanted: KeyRanges) -> KeyBounds:
+        """Return the bounds that `wanted` leaves open; raises Unsupported for unusable values."""
         ...
 
     def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
+from lakehouse_backfill.domain.labels.key_ranges import KeyRanges
 from lakehouse_backfill.domain.partitions import partition_row_range
 from lakehouse_backfill.domain.tables.commits import PartitionRestore, RevertRequest
 from lakehouse_backfill.domain.tables.table import TableRef
@@ -375,6 +376,18 @@ def test_drifts_until_a_snapshot_are_those_that_lead_to_it(lake):
     assert {drift.partitions for drift in found} == {(DAYS[2],)}
     assert lake.publisher.drifts(lake.target, everything, since, since) == ()
     assert len(lake.publisher.drifts(lake.target, None, since, until)) == len(found)
+
+
+def test_ranges_of_a_key_begin_at_its_values_and_are_the_same_for_a_snapshot(lake):
+    column, since = scope(lake, DAYS[0]).field.column, head(lake)
+    halves = KeyRanges(column=column, count=2)
+    before = lake.tables.key_bounds(lake.target, since, halves)
+    lake.write(DAYS[2], "one more")
+    assert lake.tables.key_bounds(lake.target, since, halves) == before
+    assert before.rows > 1
+    assert [str(bound) in DAYS for bound in before.bounds] == [True]
+    whole = KeyRanges(column=column, size=before.rows)
+    assert lake.tables.key_bounds(lake.target, since, whole).bounds == ()
 
 
 def test_spans_of_a_time_column_are_the_days_of_each_file(lake):

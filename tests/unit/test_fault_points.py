@@ -134,6 +134,7 @@ READING = {
         "describe",
         "estimate",
         "files",
+        "key_bounds",
         "movements",
         "resolve",
         "scope_field",

@@ -32,6 +32,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     translate_errors,
 )
 from lakehouse_backfill.adapters.iceberg.manifests.column_spans import BOUND_BYTES, ColumnSpans
+from lakehouse_backfill.adapters.iceberg.manifests.key_values import choose_bounds
 from lakehouse_backfill.adapters.iceberg.manifests.partition_labels import (
     PartitionLabels,
     describe_spec,
@@ -55,12 +56,9 @@ from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.core.guards.streams import is_position_key
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
+from lakehouse_backfill.domain.labels.key_ranges import KeyBounds, KeyRanges
 from lakehouse_backfill.domain.labels.names import table_parts, table_text
-from lakehouse_backfill.domain.partitions import (
-    RowRange,
-    Scope,
-    ScopeField,
-)
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.tables.files import (
     ColumnSpan,
     LiveFile,
@@ -193,6 +191,14 @@ class IcebergTables(Tables):
                 files = [(each, None, {}) for each in appended]
             spans = ColumnSpans(loaded, found)
             return tuple(spans.span(file, added, **hidden) for file, added, hidden in files)
+
+    def key_bounds(self, table: str, snapshot_id: int, wanted: KeyRanges) -> KeyBounds:
+        """Return bounds between ranges of a column, by statistics of files, else by reading it."""
+        loaded = load_table(self._catalog, table)
+        with translate_errors():
+            snapshot = meta.find_snapshot(loaded.metadata, snapshot_id, table)
+            content = _read_content(loaded, list_manifests(loaded, snapshot))
+            return choose_bounds(loaded, snapshot, content, wanted)
 
     def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:
         """Return the live data files of a scope, and the partition tuples that hold them.

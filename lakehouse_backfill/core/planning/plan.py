@@ -162,10 +162,10 @@ def make_plan(
     scope = write_path.fit_to_target(manifest, declared.contract, base, scope)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
-    chunks = _cut_chunks(declared, base, scope)
+    chunks, bounds = _cut_chunks(context, declared, base, scope)
     sources, notes = _resolve_inputs(context, declared, target, scope, chunks)
     sink, partitions = corrections.check_corrections(context, manifest, declared.contract)
-    notes += steps.check_progressive(manifest, declared.contract, scope) + sink
+    notes += steps.check_progressive(manifest, declared.contract, scope) + sink + bounds
     resolved = ResolvedManifest(
         manifest=manifest,
         contract=resolve_lineage_columns(declared.contract, base),
@@ -191,13 +191,13 @@ def make_plan(
 
 
 def _cut_chunks(
-    declared: DeclaredRun, base: TableInfo | None, scope: Scope
-) -> tuple[partitions.Chunk, ...]:
-    """Return the chunks: of partitions, or of a whole table by its key."""
+    context: Context, declared: DeclaredRun, base: TableInfo | None, scope: Scope
+) -> tuple[tuple[partitions.Chunk, ...], tuple[str, ...]]:
+    """Return the chunks: of partitions, or of a whole table by its key; notes on their bounds."""
     manifest, contract = declared.manifest, declared.contract
     limit = row_changes.chunk_partition_limit(manifest, contract, scope)
-    by_key = key_chunks.cut_by_key(manifest, contract, base)
-    return by_key or resolve.cut_chunks(scope, limit)
+    by_key, notes = key_chunks.plan_key_chunks(context.tables, manifest, contract, base)
+    return by_key or resolve.cut_chunks(scope, limit), notes
 
 
 def _resolve_inputs(

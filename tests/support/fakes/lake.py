@@ -11,6 +11,8 @@ from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
+from lakehouse_backfill.domain.labels import key_ranges
+from lakehouse_backfill.domain.labels.key_ranges import KeyBounds, KeyRanges
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.retention import ExpirationResult
 from lakehouse_backfill.domain.tables.capabilities import Capabilities
@@ -212,6 +214,14 @@ class FakeLake:
             for label, paths in content.items()
             for path in sorted(paths - known)
         )  # fmt: skip
+
+    def key_bounds(self, table: str, snapshot_id: int, wanted: KeyRanges) -> KeyBounds:
+        """Each file has ten rows with the day of its partition as the only value."""
+        spans = self.column_spans(table, snapshot_id, wanted.column)
+        rows = sorted(span.first for span in spans for _ in range(10) if span.first is not None)
+        places = key_ranges.quantile_places(len(rows), wanted.count_of(len(rows)))
+        firsts = [rows[at] for at in places]
+        return KeyBounds(key_ranges.bounds_of_firsts(firsts), len(rows), "column")
 
     def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:
         held = self.tables[table].content(snapshot_id)

@@ -132,6 +132,22 @@ WRONG = {
         ("target:\n", "limits: {key_ranges: {column: carrier, bounds: []}}\ntarget:\n"),
         (21, "limits.key_ranges.bounds", "is empty", "write at least one entry"),
     ),
+    "no way to cut ranges": (
+        ("target:\n", "limits: {key_ranges: {column: carrier}}\ntarget:\n"),
+        (21, "limits.key_ranges", "neither bounds nor size nor count", "write size: how many"),
+    ),
+    "ranges by size and by bounds": (
+        ("target:\n", "limits: {key_ranges: {column: c, bounds: [B], size: 9}}\ntarget:\n"),
+        (21, "limits.key_ranges.size", "is given beside bounds", "remove one of them"),
+    ),
+    "ranges of no rows": (
+        ("target:\n", "limits: {key_ranges: {column: carrier, size: 0}}\ntarget:\n"),
+        (21, "limits.key_ranges.size", "is 0", "write at least 1"),
+    ),
+    "too many ranges": (
+        ("target:\n", "limits: {key_ranges: {column: carrier, count: 10001}}\ntarget:\n"),
+        (21, "limits.key_ranges.count", "is 10001", "write at most 10000"),
+    ),
     "several partition fields": (
         ("column: arrival_date\n    from", "column: [arrival_date, carrier]\n    from"),
         (23, "target.partitions.column", "several partition fields", "target.row_predicate"),

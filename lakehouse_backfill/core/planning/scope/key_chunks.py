@@ -8,19 +8,78 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels import key_ranges
+from lakehouse_backfill.domain.labels.key_ranges import MAX_KEY_CHUNKS, KeyBounds, KeyRanges
 from lakehouse_backfill.domain.labels.row_values import NamedValue, typed_end
 from lakehouse_backfill.domain.labels.values import fits
-from lakehouse_backfill.domain.manifest import KeyRanges, RunManifest, unplannable
+from lakehouse_backfill.domain.manifest import RunManifest, unplannable
 from lakehouse_backfill.domain.partitions import NULL_LABEL, Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import ResolvedManifest
 from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import ConfigError, attach_error_field
+from lakehouse_backfill.ports.tables import Tables
 
 _NOTHING_PLANNED = "nothing was planned, pinned or changed"
+
+
+def plan_key_chunks(
+    tables: Tables, manifest: RunManifest, contract: Contract, base: TableInfo | None
+) -> tuple[tuple[Chunk, ...], tuple[str, ...]]:
+    """Return the chunks by key, and notes on bounds that were chosen: they are fixed from here on.
+
+    Bounds come from the snapshot that the plan pins, so the same plan again has the same ones.
+    Raises as `cut_by_key` does; ConfigError where there are no rows to choose from, or too many.
+    """
+    wanted, place = manifest.limits.key_ranges, manifest.limits.key_chunks_field
+    if wanted is None or wanted.bounds is not None:
+        return cut_by_key(manifest, contract, base), ()
+    _require_possible(manifest, contract, base, place)
+    field = _key_field(place, wanted.column, key_ranges.KEY_RANGE, contract, base)
+    found, snapshot_id = KeyBounds((), 0, "statistics"), base.snapshot_id if base else None
+    if base is not None and snapshot_id is not None:
+        found = tables.key_bounds(base.table, snapshot_id, wanted)
+    _require_countable(wanted, found, contract)
+    ends = pairwise((None, *found.bounds, None))
+    chunks = _make_chunks(field, [key_ranges.range_label(*pair) for pair in ends])
+    return chunks, (_bounds_note(wanted, found, contract.table, snapshot_id),)
+
+
+def _require_countable(wanted: KeyRanges, found: KeyBounds, contract: Contract) -> None:
+    """Raise ConfigError where no bounds can be chosen, or more than a run may have chunks."""
+    count = wanted.count_of(found.rows)
+    by = "count" if wanted.size is None else "size"
+    place, rows = f"limits.key_ranges.{by}", f"{found.rows:,} rows"
+    cases = {
+        f"{place} chooses bounds from the rows of {contract.table}, and none has a value of "
+        f"{wanted.column}":
+            (not found.rows, "write limits.key_ranges.bounds, or cut by limits.key_buckets, or "
+             "remove both"),
+        f"{place}: {rows} are {count:,} chunks of {wanted.size}":
+            (count > MAX_KEY_CHUNKS, f"write at least {-(-found.rows // MAX_KEY_CHUNKS)}: a run "
+             f"has at most {MAX_KEY_CHUNKS:,} chunks by key"),
+    }  # fmt: skip
+    for problem, (holds, fix) in cases.items():
+        if holds:
+            raise ConfigError(problem, state=_NOTHING_PLANNED, fix=fix, field=place)
+
+
+def _bounds_note(wanted: KeyRanges, found: KeyBounds, table: str, snapshot: int | None) -> str:
+    """Return which bounds were chosen, and from what, as a sentence."""
+    ranges = len(found.bounds) + 1
+    count = wanted.count_of(found.rows)
+    few = f" ({count:,} were wanted: rows of one value stay together)" if ranges < count else ""
+    by = f"the column {wanted.column}, read in this process"
+    if found.by == "statistics":
+        by = "the statistics of its files"
+    share = f"about {-(-found.rows // ranges):,} rows of {table} each{few}"
+    return (
+        f"{ranges:,} range{'s' * (ranges > 1)} of {share}, bounds from {by} at snapshot "
+        f"{snapshot}; they are part of the plan"
+    )
 
 
 def cut_by_key(
@@ -43,6 +102,10 @@ def cut_by_key(
     labels = list(_range_labels(ranges, field)) if ranges else []
     if buckets:
         labels = [str(number) for number in range(buckets.count)]
+    return _make_chunks(field, labels)
+
+
+def _make_chunks(field: ScopeField, labels: list[str]) -> tuple[Chunk, ...]:
     return tuple(_make_chunk(field, number, labels) for number in range(len(labels)))
 
 
@@ -60,7 +123,7 @@ def _make_chunk(field: ScopeField, number: int, labels: list[str]) -> Chunk:
 def _range_labels(wanted: KeyRanges, field: ScopeField) -> Iterator[str]:
     """Yield the labels of the ranges between the bounds, from the lowest to the highest key."""
     lowest: NamedValue = None
-    for number, bound in enumerate(wanted.bounds):
+    for number, bound in enumerate(wanted.bounds or ()):
         place = f"limits.key_ranges.bounds[{number}]"
         with attach_error_field(place):
             value = typed_end(field.column, field.type, bound)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -14,12 +15,18 @@ from lakehouse_backfill.core.planning import estimates
 from lakehouse_backfill.core.planning.inputs import pins
 from lakehouse_backfill.core.planning.inputs.read_windows import window_to_read
 from lakehouse_backfill.core.planning.scope import key_chunks
-from lakehouse_backfill.core.planning.scope.key_chunks import cut_by_key, describe_chunk
+from lakehouse_backfill.core.planning.scope.key_chunks import (
+    cut_by_key,
+    describe_chunk,
+    plan_key_chunks,
+)
 from lakehouse_backfill.core.planning.target.catch_up import recut_chunks
 from lakehouse_backfill.core.staging.checks import judge_chunk
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels import key_ranges
+from lakehouse_backfill.domain.labels.key_ranges import KeyBounds, KeyRanges
 from lakehouse_backfill.domain.labels.values import bucket_number
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.partitions import (
@@ -32,6 +39,7 @@ from lakehouse_backfill.domain.partitions import (
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
 from lakehouse_backfill.domain.tables.files import LiveFile
+from lakehouse_backfill.domain.tables.table import TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError
 from tests.support.examples.plans import NOON, a_plan, columns_of, with_fields
 from tests.support.fakes.context import contract, declared
@@ -123,6 +131,102 @@ def test_each_key_is_in_exactly_one_range_also_extremes_and_none(kind: str, data
         assert [holds(chunk, kind, value) for chunk in kept] == [
             number == below for number in range(len(kept))
         ]
+
+
+@dataclass
+class Keys:
+    """A table of known keys, each in a row; cut as if its column was read."""
+
+    keys: tuple[Any, ...]
+    by: Any = "column"
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def key_bounds(self, table: str, snapshot_id: int, wanted: KeyRanges) -> KeyBounds:
+        self.asked.append((table, snapshot_id))
+        held = sorted(key for key in self.keys if key is not None)
+        places = key_ranges.quantile_places(len(held), wanted.count_of(len(held))) if held else []
+        bounds = key_ranges.bounds_of_firsts(held[place] for place in places)
+        return KeyBounds(bounds, len(held), self.by)
+
+
+def chosen(
+    keys: Keys, by: dict[str, Any], kind: str = "long", snapshot_id: int | None = 7
+) -> tuple[tuple[Chunk, ...], tuple[str, ...]]:
+    """Cut the table by `size` or `count`, as `plan` does."""
+    base = TableInfo(
+        table="silver.daily", uuid="u", location="l", format_version=2, snapshot_id=snapshot_id,
+        schema_id=0, spec_id=0, columns=columns_of({"id": kind}), partitioning=(),
+        spec_count=1, properties={}, refs={},
+    )  # fmt: skip
+    manifest = run_of([1], limits={"key_ranges": {"column": "id", **by}})
+    tables: Any = keys
+    return plan_key_chunks(tables, manifest, unpartitioned(kind), base)
+
+
+@pytest.mark.req("P3")
+@pytest.mark.parametrize("kind", ENDS)
+@given(data=st.data(), by=st.sampled_from(["size", "count"]), number=st.integers(1, 9))
+def test_each_key_is_in_exactly_one_range_of_chosen_bounds_also_new_ones_and_none(
+    kind: str, data: Any, by: str, number: int
+) -> None:
+    values = (KINDS | {"timestamp": st.datetimes()})[kind] | st.sampled_from(ENDS[kind])
+    drawn = data.draw(st.lists(st.none() | values, max_size=20))
+    few = data.draw(st.lists(st.sampled_from([*drawn, None]), max_size=20))
+    keys = Keys((data.draw(values), *drawn, *few))
+    chunks, _ = chosen(keys, {by: number}, kind)
+    assert chosen(keys, {by: number}, kind)[0] == chunks
+    assert len(chunks) == len({chunk.chunk_id for chunk in chunks})
+    assert 1 <= len(chunks) <= (number if by == "count" else len(keys.keys))
+    kept = [Chunk.model_validate_json(chunk.model_dump_json()) for chunk in chunks]
+    for value in (None, *ENDS[kind], *keys.keys, data.draw(values)):
+        assert sum(holds(chunk, kind, value) for chunk in kept) == 1
+
+
+@pytest.mark.req("P3")
+def test_bounds_are_chosen_from_the_pinned_snapshot_and_the_plan_tells_from_what() -> None:
+    keys = Keys((*range(100), None), by="statistics")
+    chunks, (note,) = chosen(keys, {"size": 30})
+    assert keys.asked == [("silver.daily", 7)]
+    assert [describe_chunk(chunk) for chunk in chunks] == [
+        "all, id below 25 and null", "all, id from 25 to before 50",
+        "all, id from 50 to before 75", "all, id from 75 on",
+    ]  # fmt: skip
+    assert note == (
+        "4 ranges of about 25 rows of silver.daily each, bounds from the statistics of its "
+        "files at snapshot 7; they are part of the plan"
+    )
+    chunks, (note,) = chosen(Keys((4,) * 50 + (5, 6)), {"count": 3})
+    assert [describe_chunk(chunk) for chunk in chunks] == ["all, id of any value and null"]
+    assert note == (
+        "1 range of about 52 rows of silver.daily each (3 were wanted: rows of one value stay "
+        "together), bounds from the column id, read in this process at snapshot 7; they are part "
+        "of the plan"
+    )
+    assert plan_key_chunks(Any, run_of([5]), unpartitioned(), None) == (  # type: ignore[arg-type]
+        cut_by_key(run_of([5]), unpartitioned(), None), (),
+    )  # fmt: skip
+
+
+@pytest.mark.req("P3")
+@pytest.mark.parametrize(
+    ("keys", "by", "snapshot_id", "problem", "fix"),
+    [
+        ((), {"count": 4}, 7, "count chooses bounds from the rows of", "key_ranges.bounds, or cut"),
+        ((None,), {"size": 4}, 7, "none has a value of id", "limits.key_buckets"),
+        ((1, 2), {"size": 4}, None, "size chooses bounds from the rows of", "key_ranges.bounds"),
+        (range(30_000), {"size": 2}, 7, "30,000 rows are 15,000 chunks of 2", "at least 3: a run"),
+    ],
+    ids=["no rows", "no values", "no snapshot", "too many"],
+)
+def test_bounds_that_cannot_be_chosen_are_refused(
+    keys: Any, by: dict[str, int], snapshot_id: int | None, problem: str, fix: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        chosen(Keys(tuple(keys)), by, snapshot_id=snapshot_id)
+    assert problem in refused.value.problem
+    assert fix in refused.value.fix
+    assert refused.value.state == "nothing was planned, pinned or changed"
+    assert refused.value.field == f"limits.key_ranges.{next(iter(by))}"
 
 
 def test_a_run_that_declares_no_buckets_has_no_chunks_by_key() -> None:
