@@ -14,7 +14,7 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.session.java import require_java
 from tests.stack.servers import HOST, ROOT, Server, free_port
-from tests.support.spark import private_tasks
+from tests.support.spark import arrivals, private_tasks
 from tests.support.spark.restating import expected_checksums
 
 #: What a cluster may say of its logs: the level of the class that writes errors of tasks.
@@ -85,6 +85,8 @@ def test_a_cluster_gives_the_same_rows_also_without_its_executors_and_tells_no_v
     # By those that the workers have started since.
     assert told["executors"] >= 1
     assert (told["case days"], told["wrong case days"]) == (2_230, 0)
+    # Over Spark Connect as well: connect/test_connect_demo.py.
+    assert told["demo"] == arrivals.expected_checksums()
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {"stderr", "driver.log", "master.master"} <= {file.name for file in files}
     mark = private_tasks.MARK.encode()

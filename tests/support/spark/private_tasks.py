@@ -1,6 +1,7 @@
 """Tasks whose errors and shuffles hold planted values, on the cluster of MASTER; searches scratch.
 
-Then a restatement whose executors are killed, and a month of the case study.
+Then a restatement whose executors are killed, a month of the case study, and the demonstration's
+restatement.
 
 python -m tests.support.spark.private_tasks MASTER FOLDER
 """
@@ -22,6 +23,7 @@ from pyspark import SparkContext
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.spark.session.session import hide_values, open_session
 from lakehouse_backfill.domain.profile import Profile
+from tests.support.spark import arrivals
 from tests.support.spark.case_month import stage_month
 from tests.support.spark.declared import CATALOG, template_settings
 from tests.support.spark.restating import DAYS, RestateLab
@@ -71,10 +73,11 @@ def main(master: str, folder: Path) -> None:
     plain = {key: text for key, text in spark.items() if MARK not in text}
     sums = restate(folder, plain)
     month, expected = stage_month(folder, plain)
+    demo = arrivals.found_checksums(*arrivals.stage_arrivals(folder, plain))
     sys.stdout.write(
         json.dumps({
             "checksums": sums, "lost": watch.lost, "executors": len(executors()),
-            "case days": len(month), "wrong case days": len(month ^ expected),
+            "case days": len(month), "wrong case days": len(month ^ expected), "demo": demo,
         })
     )  # fmt: skip
     session.stop()
