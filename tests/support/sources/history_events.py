@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,20 @@ from lakehouse_backfill.histories import EventHistory
 HISTORY = EventHistory(
     events=3_000, seed=11, days=20, accounts=40, lost=0, gaps=0, twice=0.05, schema_steps=()
 )
+
+
+Item = TypeVar("Item")
+
+
+def as_delivered(items: Sequence[Item]) -> list[Item]:
+    """Return items as a history delivers so many events: some late, twice, tangled."""
+    history = EventHistory(
+        events=len(items), seed=2, days=1, accounts=1, late=0.15, late_days=1, twice=0.25,
+        tangled=0.5, tangle_seconds=21_600, lost=0, gaps=0, skewed=0, schema_steps=(),
+    )  # fmt: skip
+    truth = history.truth().total
+    assert min(truth.late, truth.twice, truth.overtaken) > 0
+    return [items[number] for number in history.table()["event_id"].to_pylist()]
 
 
 def as_events(delivered: pa.Table) -> pa.Table:
