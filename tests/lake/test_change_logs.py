@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from lakehouse_backfill.change_log import arrow_state_as_of, state_as_of
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from tests.support.sources.changes import Change, envelope, lines, oracle
+from tests.support.sources.history_events import as_delivered
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import LakeProject
 from tests.unit.test_change_log import SCHEMA, raw
@@ -34,17 +34,14 @@ COLUMNS = (("d", "date"), ("k", "long"), ("v", "long"), ("ver", "long"))
 DAY = "2024-01-02"
 
 
-@pytest.mark.req("S3")
+@pytest.mark.req("S3", "T12")
 def test_spark_gives_the_state_that_the_log_gives_in_order(lake: Lake) -> None:
-    chance = random.Random(7)
     log = [Change(n, "c", n, n) for n in range(1, 40)]
     log += [Change(40 + n, "d", n, n) for n in range(1, 10)]
     marks = ["first", *["true"] * 18, "last"]
     log += [Change(60, "r", n, -n, mark) for n, mark in zip(range(20, 40), marks, strict=True)]
     log += [Change(70 + n, "u", n, 1000 + n) for n in range(20, 25)]
-    came = [one for one in log for _ in range(chance.randint(1, 3))]
-    chance.shuffle(came)
-    arrow = raw(came)
+    arrow = raw(as_delivered(log))
     # A table of a database may have columns of any name.
     spark = lake.spark.createDataFrame(arrow).withColumnsRenamed({"id": "at", "v": "rank"})
     for as_of in (45, None):
