@@ -220,11 +220,16 @@ def _condition(error: Exception) -> str:
     return f"{name}; its text may quote a restricted value, and is not shown"
 
 
+_CALL_FAILED = re.compile(r"\AAn error occurred while calling .*\n: ")
+
+
 def root_cause_line(text: str) -> str:
     """Return the line with the cause: the innermost one of a Java or Python stack trace."""
     if raised := _RAISED.findall(text):
         return str(raised[-1]).strip()[:400]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # py4j's own line, which names no cause, comes before the error of Java.
+    shown = _CALL_FAILED.sub("", text)
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     line_with_cause = [*lines[:1], *causes][-1] if lines else "no message"
     return line_with_cause[:400]

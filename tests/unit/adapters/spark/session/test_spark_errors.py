@@ -93,6 +93,11 @@ def test_a_trace_of_java_shows_its_innermost_cause_as_before() -> None:
     assert spark_errors.root_cause_line(text) == "java.io.IOException: disk"
 
 
+def test_the_cause_of_a_failed_call_is_javas_error_not_the_name_of_the_call() -> None:
+    text = "An error occurred while calling o7.overwrite.\n: a.ForbiddenException: no\n\tat x.Y\n"
+    assert spark_errors.root_cause_line(text) == "a.ForbiddenException: no"
+
+
 def test_metadata_that_a_wrong_clock_made_is_not_blamed_on_the_job() -> None:
     text = "Invalid update timestamp 1: before last snapshot log entry at 86400000"
     found = spark_errors.translate_spark_error(ValueError(text), "writing")
