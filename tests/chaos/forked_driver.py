@@ -74,6 +74,7 @@ class ForkedDrivers:
 def main() -> None:
     import tests.chaos.warm  # noqa: F401 (what each driver would load again)
     from lakehouse_backfill.project import Project
+    from lakehouse_backfill.wiring.adapters import STATE_FOLDER
 
     folder = sys.argv[1]
     # What commands print is not an answer.
@@ -81,6 +82,9 @@ def main() -> None:
     os.dup2(2, 1)
     spark = Project.open(Path(folder)).wiring.spark
     spark.sql("SELECT 1").collect()
+    # A file in place of the folder: no command starts a Java process of its own beside this one.
+    (Path(folder) / STATE_FOLDER).mkdir(exist_ok=True)
+    (Path(folder) / STATE_FOLDER / "expected-rows").touch()
     for line in sys.stdin:
         request = json.loads(line)
         if "sql" in request:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from tests.stack.passing import Passing, PassingHandler
@@ -14,27 +15,34 @@ _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.<
 
 @dataclass
 class BusyStore(Passing):
-    """Passes requests on to the store, but for a share of them, which the store never sees."""
+    """Passes requests on to the store, but for a share of them, which the store never sees.
+
+    Each program meets refusals of its own; `clients` counts them by the first word that it says of
+    itself.
+    """
 
     store: Seaweed
     share: float
     seed: int = 1
     passed: int = 0
     refused: int = 0
+    clients: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._chance = random.Random(self.seed)
+        self._chances: dict[str, random.Random] = {}
 
     def handler(self) -> type[PassingHandler]:
         target = urlsplit(self.store.endpoint).netloc
         return type("BusyHandler", (_BusyHandler,), {"busy": self, "target": target})
 
-    def refuses(self) -> bool:
+    def refuses(self, client: str) -> bool:
         """Decide on one request."""
         with self._lock:
-            is_refused = self._chance.random() < self.share
+            chance = self._chances.setdefault(client, random.Random(f"{client} {self.seed}"))
+            is_refused = chance.random() < self.share
             self.refused += is_refused
             self.passed += not is_refused
+            self.clients[client] += is_refused
         return is_refused
 
 
@@ -43,7 +51,7 @@ class _BusyHandler(PassingHandler):
 
     def answer(self) -> None:
         body = self.body()
-        if self.busy.refuses():
+        if self.busy.refuses(self.headers.get("User-Agent", "").partition("/")[0]):
             self.send(503, {"Content-Type": "application/xml"}, _BUSY)
         else:
             self.send(*self.ask(self.command, self.path, body, keeps_host=True))

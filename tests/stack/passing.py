@@ -21,22 +21,48 @@ class Passing:
     """Listens on a port of its own while the block runs; `uri` says where."""
 
     uri: str
+    #: Neither what is open nor what is new is answered.
+    is_away = False
+    #: Whoever asks meanwhile is held until it is set.
+    back: threading.Event
 
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer((HOST, 0), self.handler())
-        self._server.daemon_threads = True
+        self.is_away, self.back = False, threading.Event()
+        self._listen(0)
         self.uri = f"http://{HOST}:{self._server.server_address[1]}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Refuse connections from now on; those that are open end with their next request."""
+        self.back.set()
+        self.is_away = True
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def fall_silent(self) -> None:
+        """Take connections and requests from now on, and answer none."""
+        self.back.clear()
+        self.is_away = True
+
+    def come_back(self) -> None:
+        """Answer again, at the same place."""
+        self.is_away = False
+        if not self._thread.is_alive():
+            self._listen(self._server.server_address[1])
+        self.back.set()
+
+    def _listen(self, port: int) -> None:
+        self._server = ThreadingHTTPServer((HOST, port), self.handler())
+        self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
         )
         self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
 
     def handler(self) -> type[PassingHandler]:
         """Give the class that answers the requests."""
@@ -94,10 +120,12 @@ class PassingHandler(BaseHTTPRequestHandler):
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Answer the client; to HEAD with the length that the target named."""
         is_head = self.command == "HEAD"
-        self.send_response(status)
+        self.send_response_only(status)
         for name, text in headers.items():
             if name.lower() not in _OWN and (is_head or name.lower() != "content-length"):
                 self.send_header(name, text)
+        if "date" not in {name.lower() for name in headers}:
+            self.send_header("Date", self.date_time_string())
         if not is_head or "content-length" not in {name.lower() for name in headers}:
             self.send_header("Content-Length", "0" if is_head else str(len(body)))
         self.end_headers()

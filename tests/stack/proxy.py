@@ -30,6 +30,7 @@ class Fault:
     (after). `status`: what is answered then; None: the connection is closed without an answer.
     `since`: nothing happens until that fault was met. `only_made`: what the server refuses is
     answered as it is, and the fault was met all the same. `answer`: the body, in place of an error.
+    `then` is called before the answer; with status 200 the answer is upstream's own.
     """
 
     method: str
@@ -47,6 +48,7 @@ class Fault:
     chance: float = 1.0
     answer: str = ""
     only_made: bool = False
+    then: Callable[[], object] = lambda: None
 
     def matches(self, method: str, path: str, body: bytes, chance: random.Random) -> bool:
         text = body.decode("utf-8", "replace")
@@ -147,6 +149,8 @@ class _ProxyHandler(PassingHandler):
 
     def answer(self) -> None:
         body = self.body()
+        if self._is_left_alone():
+            return None
         if self.command != "GET":
             self.proxy.keys.append(self.headers.get("Idempotency-Key"))
         if (denied := self.proxy.denied(self.command, self.path, body)) is not None:
@@ -155,11 +159,13 @@ class _ProxyHandler(PassingHandler):
         if fault is None:
             return self._pass_on(body)
         time.sleep(fault.delay_s)
-        if fault.when == "after":
-            made = self._ask(body)
-            if fault.only_made and made[0] >= 400:
-                self.proxy.asked.append((self.command, self.path, made[0]))
-                return self.send(*made)
+        made = self._ask(body) if fault.when == "after" else None
+        fault.then()
+        if self._is_left_alone():
+            return None
+        if made and (made[0] == fault.status == 200 or (fault.only_made and made[0] >= 400)):
+            self.proxy.asked.append((self.command, self.path, made[0]))
+            return self.send(*made)
         self.proxy.asked.append((self.command, self.path, fault.status))
         if fault.status is None:
             self.close_connection = True
@@ -167,6 +173,14 @@ class _ProxyHandler(PassingHandler):
         words = {"message": "made up", "type": fault.kind, "code": fault.status}
         headers = {"Content-Type": "application/json", **fault.headers}
         return self.send(fault.status, headers, fault.answer.encode() or _json(words))
+
+    def _is_left_alone(self) -> bool:
+        """Close the connection where the proxy is away, in its own time."""
+        if self.proxy.is_away:
+            self.proxy.back.wait()
+            self.close_connection = True
+            return True
+        return False
 
     def _pass_on(self, body: bytes) -> None:
         login = self.proxy.login(self.path, self.headers.get("Authorization", ""), body)

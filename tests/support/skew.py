@@ -14,3 +14,17 @@ def build_skew(folder: Path) -> str:
     made, source = folder / "skew.so", Path(__file__).with_name("skew.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source, "-ldl"], check=True)
     return str(made)
+
+
+class ChangingSkew:
+    """How far the clock of processes with this `environment` is off, for as long as they run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "skew"
+        self._file.write_bytes(bytes(8))
+        self.environment = {"LD_PRELOAD": build_skew(folder), "SKEW_FILE": str(self._file)}
+
+    def set(self, seconds: int) -> None:
+        """Put their clocks off by this many seconds from now on."""
+        with self._file.open("r+b") as file:
+            file.write(seconds.to_bytes(8, "little", signed=True))
