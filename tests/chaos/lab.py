@@ -260,6 +260,12 @@ class Lab:
                 catalog.engine.dispose()
 
 
+def expected_rows(*restated: tuple[str, ...]) -> list[tuple[str, int, int]]:
+    """Give all rows of the target as they are when these days, and no others, are restated."""
+    right = {day for days in restated for day in days}
+    return [(day, k, k * (10 if day in right else 100)) for day in DAYS for k in (1, 2, 3)]
+
+
 def tables_of(lab: Lab) -> list[str]:
     """Name all tables of the lab's lake."""
     catalog = lab.catalog()

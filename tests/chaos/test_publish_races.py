@@ -7,19 +7,35 @@ from typing import Any
 import pytest
 
 from tests.chaos.faults import Meet
-from tests.chaos.lab import BY, DAYS, SCOPE, TARGET, Ended, Lab, shared_barrier
+from tests.chaos.lab import (
+    BY,
+    DAYS,
+    SCOPE,
+    TARGET,
+    Ended,
+    Lab,
+    expected_rows,
+    shared_barrier,
+)
 from tests.chaos.oracle import MARK
 
-ROUNDS = 12
 OTHER = DAYS[4:6]
 #: Each has looked at run, decisions, shadow and pointer, and none has written to the product.
 LOOKED = "Versions.move:before"
 #: Both have decided on the same pointer. Whoever holds the lock file is waited for, 5 s long.
 DECIDED = "ControlLog.accepted_output_version:committing"
+#: Of two that publish the same run, none has said that it does.
+BEGUN = "Runs.append:before"
 PLACES = [
-    pytest.param(LOOKED, ROUNDS, id="having looked"),
-    pytest.param(DECIDED, 2, id="having decided"),
+    pytest.param(LOOKED, id="having looked"),
+    pytest.param(DECIDED, id="having decided"),
 ]
+
+
+@pytest.fixture(scope="module")
+def rounds() -> dict[str, int]:
+    """How often they meet at each place."""
+    return {LOOKED: 12, DECIDED: 2, BEGUN: 5}
 
 
 def planned(lab: Lab, file: str, first: str, stop: str) -> str:
@@ -53,11 +69,6 @@ def race(lab: Lab, commands: list[tuple[str, ...]], point: str) -> list[Ended]:
     return [child.end() for child in children]
 
 
-def rows(*days: tuple[str, ...]) -> list[tuple[str, int, int]]:
-    restated = {day for part in days for day in part}
-    return [(day, k, k * (10 if day in restated else 100)) for day in DAYS for k in (1, 2, 3)]
-
-
 def versions(lab: Lab) -> list[tuple[Any, ...]]:
     log = lab.oracle.log("accepted_output_version", "output_version", "action", "run_id")
     accepting = [row for row in log if row["action"] in ("baseline", "publish", "rollback")]
@@ -70,13 +81,13 @@ def swaps(lab: Lab) -> list[str]:
 
 
 @pytest.mark.req("U11", "T8")
-@pytest.mark.parametrize(("point", "rounds"), PLACES)
+@pytest.mark.parametrize("point", PLACES)
 def test_of_overlapping_publications_exactly_one_wins_and_the_other_is_told_who(
-    lab: Lab, pairs: dict[str, tuple[str, str]], point: str, rounds: int
+    lab: Lab, pairs: dict[str, tuple[str, str]], point: str, rounds: dict[str, int]
 ) -> None:
     both = pairs["overlapping"]
     scopes = dict(zip(both, (SCOPE, DAYS[2:4]), strict=True))
-    for number in range(rounds):
+    for number in range(rounds[point]):
         lab.restore("overlapping")
         before = versions(lab)
         ended = race(lab, [("publish", run, *BY) for run in both], point)
@@ -87,16 +98,16 @@ def test_of_overlapping_publications_exactly_one_wins_and_the_other_is_told_who(
         assert winner in loser.error["problem"], (number, loser)
         assert versions(lab)[len(before) :] == [(before[-2][0] + 1, "publish", winner)], number
         assert swaps(lab)[1:] == [winner], number
-        assert lab.oracle.rows(TARGET) == rows(scopes[winner]), number
+        assert lab.oracle.rows(TARGET) == expected_rows(scopes[winner]), number
 
 
 @pytest.mark.req("U11", "T8")
-@pytest.mark.parametrize(("point", "rounds"), PLACES)
+@pytest.mark.parametrize("point", PLACES)
 def test_disjoint_publications_of_one_product_both_land(
-    lab: Lab, pairs: dict[str, tuple[str, str]], point: str, rounds: int
+    lab: Lab, pairs: dict[str, tuple[str, str]], point: str, rounds: dict[str, int]
 ) -> None:
     both = pairs["disjoint"]
-    for number in range(rounds):
+    for number in range(rounds[point]):
         lab.restore("disjoint")
         ended = race(lab, [("publish", run, *BY) for run in both], point)
 
@@ -107,16 +118,18 @@ def test_disjoint_publications_of_one_product_both_land(
             (0, "baseline", None),
             *((count, "publish", run) for count, run in enumerate(landed, 1)),
         ], number
-        assert lab.oracle.rows(TARGET) == rows(SCOPE, OTHER), number
+        assert lab.oracle.rows(TARGET) == expected_rows(SCOPE, OTHER), number
 
 
 @pytest.mark.req("U10", "T8")
-def test_two_processes_that_publish_one_run_publish_it_once(lab: Lab) -> None:
-    for number in range(5):
+def test_two_processes_that_publish_one_run_publish_it_once(
+    lab: Lab, rounds: dict[str, int]
+) -> None:
+    for number in range(rounds[BEGUN]):
         lab.restore("accepted")
-        ended = race(lab, [("publish", lab.run, *BY)] * 2, "Runs.append:before")
+        ended = race(lab, [("publish", lab.run, *BY)] * 2, BEGUN)
 
         assert {one.code for one in ended} <= {0, 4}, (number, ended)
         assert 0 in {one.code for one in ended}, (number, ended)
         assert (swaps(lab), len(versions(lab))) == ([lab.run], 2), number
-        assert lab.oracle.rows(TARGET) == rows(SCOPE), number
+        assert lab.oracle.rows(TARGET) == expected_rows(SCOPE), number

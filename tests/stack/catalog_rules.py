@@ -55,6 +55,10 @@ def unknown_states() -> list[Fault]:
     return [Fault("POST", COMMITS, "after", 500, times=ALWAYS, kind=kind, chance=0.1)]
 
 
+#: What the summary of each swap names, and that of one that takes a publication back.
+_SWAP, _BACK = r'"lakehouse-backfill\.publication"', r'"lakehouse-backfill\.rollback-to"'
+
+
 def unknown_swaps() -> list[Fault]:
     """Every other swap is made, and answered as Polaris answers when it does not know.
 
@@ -64,9 +68,17 @@ def unknown_swaps() -> list[Fault]:
     return [
         Fault(
             "POST", COMMITS, "after", 500, times=ALWAYS, kind=kind, chance=0.5, only_made=True,
-            holds=r'"lakehouse-backfill\.publication": ?"(token|back)-',
+            holds=rf'{_SWAP}: ?"(token|back)-',
         ),
     ]  # fmt: skip
+
+
+def lost_swaps() -> list[Fault]:
+    """The first swap is made, and the first that takes one back; their answers are lost."""
+    return [
+        Fault("POST", COMMITS, "after", None, holds=_SWAP, lacks=_BACK),
+        Fault("POST", COMMITS, "after", None, holds=_BACK),
+    ]
 
 
 def lost_answers() -> list[Fault]:

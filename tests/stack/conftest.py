@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.stack.catalogs import Catalogs
+from tests.stack.kill_lab import ServerLabs
 from tests.stack.servers import Kafka, Postgres, Rest, Seaweed
 from tests.support.lakes.catalogs import NAMES_CATALOG
 
@@ -64,6 +65,20 @@ def seaweed(place: Path) -> Iterator[Seaweed]:
 def catalogs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalogs]:
     """Makes catalogs for one test; a server starts when the first test asks for it."""
     made = Catalogs(request, tmp_path, f"t{uuid.uuid4().hex[:12]}")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def server_labs(
+    postgres: Postgres, rest: Rest, seaweed: Seaweed,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ServerLabs]:  # fmt: skip
+    """Labs in which whole commands are killed and race, shared by all tests about that.
+
+    It names the servers, so that they stop after it.
+    """
+    made = ServerLabs(request, tmp_path_factory.mktemp)
     yield made
     made.close()
 

@@ -6,22 +6,31 @@ metadata files, which Iceberg drops when they are old, are put back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy
 import yaml
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io import load_file_io
 
 from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
-from tests.chaos.lab import PROFILES, Lab
-from tests.chaos.oracle import MARK, SHADOWS
-from tests.stack.rest_lab import RestOracle
+from tests.chaos.lab import BY, PROFILES, SCOPE, TARGET
+from tests.chaos.oracle import MARK, SHADOWS, facts
+from tests.stack.catalogs import Catalogs
+from tests.stack.rest_lab import RepeatingLab, RestOracle
+from tests.stack.vending import Door
 
+#: By kind of catalog the one that has its states: the emulated ones are two ways to the same one,
+#: on S3, with credentials that end at each table; runs write to branches there.
+KINDS = {"postgres": "postgres", "rest": "rest", "lakekeeper": "s3", "polaris": "s3"}
+#: The product that is published, and goes back, together with the target.
+OTHER = "silver.u"
 _TABLES = ("iceberg_tables", "iceberg_namespace_properties")
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -117,7 +126,7 @@ class ServerOracle(RestOracle):
         return target, heads[max(heads)] if heads else None
 
 
-class ServerLab(Lab):
+class ServerLab(RepeatingLab):
     """A project whose commands use the catalog of `through`; its tables are made by `direct`."""
 
     def __init__(
@@ -127,6 +136,10 @@ class ServerLab(Lab):
         #: May be another way to the same catalog from the next `restore` on.
         self.through = direct
         self._isolation, self._direct, self._database = isolation, direct, database
+        #: What is so after a verb, without any fault.
+        self.ends: dict[str, dict[str, Any]] = {}
+        #: The run of the other product, once `save_group` was called.
+        self.other = ""
         self._rows: dict[str, Rows] = {}
         self._metadata: dict[str, dict[str, bytes]] = {}
         store = {key: text for key, text in direct.items() if key.startswith("s3.")}
@@ -154,3 +167,79 @@ class ServerLab(Lab):
         for path, text in self._metadata[state].items():
             self.oracle.put_back(path, text)
         self._database.put(self._rows[state])
+
+    def prepare(self) -> None:
+        """Make the tables, and save each state of a run's life."""
+        self.make()
+        manifest = self.manifest("a.yaml", SCOPE[0], "2024-01-05")
+        self.save("new")
+        self.run = self.must("plan", manifest, *BY).data["run_id"]
+        self.ends["plan"] = facts(self.oracle, TARGET, self.run)
+        self.must("approve", self.run, *BY)
+        self.save("approved")
+        self.must("stage", self.run, *BY)
+        self.save("staged")
+        self.must("validate", self.run, *BY)
+        self.ends["validate"] = facts(self.oracle, TARGET, self.run)
+        self.must("accept", self.run, *BY)
+        self.save("accepted")
+        self.must("publish", self.run, *BY)
+        self.save("published")
+
+    def save_group(self) -> None:
+        """Save that the run can be published with one of another product, and that it was."""
+        if self.other:
+            return
+        self.restore("accepted")
+        self.other = self.must("plan", self.add_product(OTHER), *BY).data["run_id"]
+        for verb in ("approve", "stage", "validate", "accept"):
+            self.must(verb, self.other, *BY)
+        self.save("group accepted")
+        self.must("publish", self.run, self.other, *BY)
+        self.save("group published")
+
+
+class ServerLabs:
+    """A lab of each kind of catalog, prepared once for all ways to it."""
+
+    def __init__(self, request: pytest.FixtureRequest, make_folder: Callable[[str], Path]) -> None:
+        self._request, self._make_folder = request, make_folder
+        self._opened: dict[str, tuple[Catalogs, ServerLab]] = {}
+        self._ways: dict[str, Mapping[str, str]] = {}
+        self._doors: list[Door] = []
+
+    def of(self, kind: str) -> ServerLab:
+        """Give the lab, whose next `restore` goes this way."""
+        name = KINDS[kind]
+        if name not in self._opened:
+            folder = self._make_folder("lab")
+            made = Catalogs(self._request, folder, f"t{uuid.uuid4().hex[:12]}")
+            self._opened[name] = made, self._lab(folder, self._way(made, kind))
+            self._opened[name][1].prepare()
+        made, found = self._opened[name]
+        found.through = self._way(made, kind)
+        return found
+
+    def close(self) -> None:
+        """Stop the proxies; no request may have left the place of its key's table."""
+        refused = [one for door in self._doors for one in door.refused()]
+        for made, _ in self._opened.values():
+            made.close()
+        assert refused == []
+
+    def _way(self, made: Catalogs, kind: str) -> Mapping[str, str]:
+        if kind not in self._ways:
+            self._ways[kind] = made.make(kind)
+            self._doors += [made.door] if KINDS[kind] == "s3" else []
+        return self._ways[kind]
+
+    def _lab(self, folder: Path, properties: Mapping[str, str]) -> ServerLab:
+        if properties["type"] == "sql":
+            return ServerLab(folder, "clone", properties, Database(properties["uri"]))
+        rest = self._request.getfixturevalue("rest")
+        place = rest.folder / properties["uri"].rpartition("/")[2]
+        direct = {"name": "lake", "type": "rest", "uri": f"{rest.uri}/{place.name}"}
+        is_on_s3 = (place / "filer").exists()
+        direct |= self._request.getfixturevalue("seaweed").s3() if is_on_s3 else {}
+        database = Database(f"sqlite:///{place / 'rest.db'}?timeout=30")
+        return ServerLab(folder, "branch" if is_on_s3 else "clone", direct, database)

@@ -151,7 +151,7 @@ class _ProxyHandler(PassingHandler):
         body = self.body()
         if self._is_left_alone():
             return None
-        if self.command != "GET":
+        if self.command in ("POST", "DELETE"):
             self.proxy.keys.append(self.headers.get("Idempotency-Key"))
         if (denied := self.proxy.denied(self.command, self.path, body)) is not None:
             return self.send(403, {"Content-Type": "application/json"}, _json(denied))

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from tests.chaos.faults import Skewed
-from tests.chaos.lab import BY, DAYS, SCOPE, TARGET
+from tests.chaos.lab import BY, SCOPE, TARGET, expected_rows
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
 from tests.stack.proxy import Proxy
 from tests.stack.rest_lab import BACK, RestLab, require_rolled_back
 from tests.stack.servers import ROOT, Rest
 
-WRONG, RIGHT = 100, 10
 WHY = ("--reason", "wrong")
 PAGE = ROOT / "docs" / "catalogs.md"
 
@@ -65,14 +64,14 @@ class Commands:
         both, back = ("publish", run, other, *BY), ("rollback", TARGET, OTHER, *WHY, *BY)
         self.proxy.allowed = self.allowed["publish"]
         refused = self.lab.do(*both)
-        assert (refused.code, self._rows()) == (2, [_rows(WRONG)] * 2), refused
+        assert (refused.code, self._rows()) == (2, [expected_rows()] * 2), refused
         assert "no right: transactions" in refused.said
-        for command, row, rate in (
-            (both, "publish RUN RUN", RIGHT), (back, "rollback PRODUCT PRODUCT", WRONG)
+        for command, row, restated in (
+            (both, "publish RUN RUN", SCOPE), (back, "rollback PRODUCT PRODUCT", ())
         ):  # fmt: skip
             before = self._transactions()
             self.give(*command, row=row)
-            assert self._rows() == [_rows(rate)] * 2
+            assert self._rows() == [expected_rows(restated)] * 2
             assert self._transactions() == before + 1
 
     def _rows(self) -> list[list[tuple[str, int, int]]]:
@@ -80,11 +79,6 @@ class Commands:
 
     def _transactions(self) -> int:
         return sum(path.endswith("/transactions/commit") for _, path, _ in self.proxy.asked)
-
-
-def _rows(rate: int) -> list[tuple[str, int, int]]:
-    """Give every row: amount k of a day, at this rate in the scope, at the wrong one elsewhere."""
-    return [(d, k, k * (rate if d in SCOPE else WRONG)) for d in DAYS for k in (1, 2, 3)]
 
 
 @pytest.mark.req("X12", "U2")

@@ -1,27 +1,21 @@
 """SIGKILL between any two side effects of a publication or rollback, on catalogs of servers.
 
-Staging, cancelling and `maintain` are killed at a few commits, and stopped drivers are overtaken.
+All other verbs, and groups of runs, are killed at a few commits, and stopped drivers are overtaken.
 On SQLite all verbs are killed, at all points (`tests/chaos/test_kills.py`, `test_branch_kills.py`).
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.chaos.faults import Kill, Stop
-from tests.chaos.lab import BY, DAYS, SCOPE, TARGET
+from tests.chaos.lab import BY, DAYS, SCOPE, TARGET, expected_rows
 from tests.chaos.oracle import CONTROL, facts
 from tests.chaos.scenarios import SCENARIOS, Scenario
-from tests.stack.catalogs import Catalogs
-from tests.stack.kill_lab import Database, ServerLab
+from tests.stack.kill_lab import KINDS, OTHER, ServerLab, ServerLabs
 
-#: By kind of catalog the one that has its states: the emulated ones are two ways to the same one,
-#: on S3, with credentials that end at each table; runs write to branches there.
-KINDS = {"postgres": "postgres", "rest": "rest", "lakekeeper": "s3", "polaris": "s3"}
 _VERBS = {one.name: one for one in SCENARIOS if one.name in ("publish", "roll back")}
 _ENDS = {
     "publish": ("published", [[0, "baseline"], [1, "publish"]]),
@@ -46,55 +40,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def prepared(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], ServerLab]]:
-    """Give the lab of a kind of catalog, prepared once for all ways to it."""
-    opened: dict[str, tuple[Catalogs, ServerLab]] = {}
-
-    def lab(kind: str) -> ServerLab:
-        name = KINDS[kind]
-        if name not in opened:
-            folder = tmp_path_factory.mktemp("kills")
-            made = Catalogs(request, folder, f"t{uuid.uuid4().hex[:12]}")
-            opened[name] = made, _make(request, folder, made.make(kind))
-        made, found = opened[name]
-        found.through = made.make(kind) if name == "s3" else found.through
-        return found
-
-    yield lab
-    for name, (made, _) in opened.items():
-        assert name != "s3" or made.door.refused() == []
-        made.close()
-
-
-def _make(request: pytest.FixtureRequest, folder: Any, properties: dict[str, str]) -> ServerLab:
-    if properties["type"] == "sql":
-        lab = ServerLab(folder, "clone", properties, Database(properties["uri"]))
-    else:
-        rest = request.getfixturevalue("rest")
-        place = rest.folder / properties["uri"].rpartition("/")[2]
-        direct = {"name": "lake", "type": "rest", "uri": f"{rest.uri}/{place.name}"}
-        is_on_s3 = (place / "filer").exists()
-        direct |= request.getfixturevalue("seaweed").s3() if is_on_s3 else {}
-        database = Database(f"sqlite:///{place / 'rest.db'}?timeout=30")
-        lab = ServerLab(folder, "branch" if is_on_s3 else "clone", direct, database)
-    lab.make()
-    manifest = lab.manifest("a.yaml", SCOPE[0], "2024-01-05")
-    lab.run = lab.must("plan", manifest, *BY).data["run_id"]
-    lab.must("approve", lab.run, *BY)
-    lab.save("approved")
-    for verb in ("stage", "validate", "accept"):
-        lab.must(verb, lab.run, *BY)
-    lab.save("accepted")
-    lab.must("publish", lab.run, *BY)
-    lab.save("published")
-    return lab
-
-
-@pytest.fixture(scope="module")
-def lab(request: pytest.FixtureRequest, prepared: Callable[[str], ServerLab]) -> ServerLab:
-    return prepared(request.param)
+def lab(request: pytest.FixtureRequest, server_labs: ServerLabs) -> ServerLab:
+    return server_labs.of(request.param)
 
 
 @pytest.mark.req("T3", "U10", "U12", "X9", "X12")
@@ -104,22 +51,23 @@ def test_what_was_killed_comes_to_the_same_result(
 ) -> None:
     lab.restore(_VERBS[verb].state)
     command = lab.typed(_VERBS[verb].command)
-    state, versions = _ENDS[verb]
     lab.killed(*command, hook=Kill(point, nth))
     if goes_on == "recover":
         lab.must("recover", "--all", *BY)
-    found = facts(lab.oracle, TARGET, lab.run)
-    if found["runs"] != {"RUN": state}:
+    if facts(lab.oracle, TARGET, lab.run)["runs"] != {"RUN": _ENDS[verb][0]}:
         _type(lab, command)
-        found = facts(lab.oracle, TARGET, lab.run)
+    _require_ended(lab, verb)
+
+
+def _require_ended(lab: ServerLab, verb: str) -> None:
+    """Look past the catalog: the verb is done once, and all rows are right."""
+    state, versions = _ENDS[verb]
+    found = facts(lab.oracle, TARGET, lab.run)
     assert (found["runs"], found["versions"]) == ({"RUN": state}, versions)
     assert (found["tokens are used once"], found["reserved"]) == (True, False)
     assert len(found["ledger"]) == len(SCOPE)
     assert len(found["publications"]) == len(versions) - 1
-    rows = lab.oracle.rows(TARGET)
-    assert len(rows) == len(set(rows)) == 24
-    new = SCOPE if verb == "publish" else ()
-    assert all(v == k * (10 if day in new else 100) for day, k, v in rows)
+    assert lab.oracle.rows(TARGET) == expected_rows(SCOPE if verb == "publish" else ())
 
 
 def _type(lab: ServerLab, command: tuple[str, ...]) -> None:
@@ -130,10 +78,73 @@ def _type(lab: ServerLab, command: tuple[str, ...]) -> None:
         lab.must("recover", "--all", *BY)
 
 
+_RECOVER = ("recover", "--all", *BY)
+
+
 def _on_each(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Give all cases on two catalogs; on that of one S3 store one case by each way to it."""
     all_on = [(kind, *case) for kind in ("postgres", "rest") for case in cases]
     return [*all_on, ("lakekeeper", *cases[0]), ("polaris", *cases[1])]
+
+
+@pytest.mark.req("T3", "X12")
+@pytest.mark.parametrize(
+    ("lab", "state", "command", "point", "nth"),
+    [
+        ("postgres", "new", ("plan", "jobs/a.yaml"), "ControlLog.pipeline_run:committed", 1),
+        ("rest", "staged", ("validate", "RUN"), "ControlLog.run_event:committed", 1),
+    ],
+    indirect=["lab"],
+)
+def test_a_plan_and_a_validation_that_were_killed_are_the_same_when_repeated(
+    lab: ServerLab, state: str, command: tuple[str, ...], point: str, nth: int
+) -> None:
+    lab.restore(state)
+    lab.killed(*lab.typed(command), hook=Kill(point, nth))
+    lab.must(*lab.typed(command))
+    assert facts(lab.oracle, TARGET, lab.run) == lab.ends[command[0]]
+    assert lab.must(*_RECOVER).data["actions"] == []
+
+
+@pytest.mark.req("T3", "U10", "X12")
+@pytest.mark.parametrize(
+    ("lab", "verb", "nth"), [("postgres", "publish", 3), ("rest", "roll back", 1)], indirect=["lab"]
+)
+def test_a_recovery_that_was_killed_is_finished_by_the_next(
+    lab: ServerLab, verb: str, nth: int
+) -> None:
+    """It dies once the pointer is moved, before the run's event says so."""
+    lab.restore(_VERBS[verb].state)
+    lab.killed(*lab.typed(_VERBS[verb].command), hook=Kill("Publisher.swap:committed"))
+    lab.killed(*_RECOVER, hook=Kill("ControlLog.accepted_output_version:committed", nth))
+    lab.must(*_RECOVER)
+    _require_ended(lab, verb)
+    assert lab.must(*_RECOVER).data["actions"] == []
+
+
+@pytest.mark.req("T3", "U2", "U10", "X12")
+@pytest.mark.parametrize(
+    ("lab", "verb"), [("rest", "publish"), ("rest", "roll back")], indirect=["lab"]
+)
+def test_a_group_that_was_killed_is_seen_as_a_whole_and_finished(lab: ServerLab, verb: str) -> None:
+    """A publication goes on by the same command, a rollback by recovery."""
+    lab.save_group()
+    lab.restore(f"group {_VERBS[verb].state}")
+    why = ("--reason", "wrong", *BY)
+    commands = {
+        "publish": ("publish", lab.run, lab.other, *BY),
+        "roll back": ("rollback", TARGET, OTHER, *why),
+    }
+    lab.killed(*commands[verb], hook=Kill("Publisher.swap_together:committed"))
+    new = expected_rows(SCOPE if verb == "publish" else ())
+    assert [lab.oracle.rows(product) for product in (TARGET, OTHER)] == [new, new]
+    lab.must(*(commands[verb] if verb == "publish" else _RECOVER))
+    assert [lab.oracle.rows(product) for product in (TARGET, OTHER)] == [new, new]
+    found, (state, versions) = facts(lab.oracle, TARGET, lab.run), _ENDS[verb]
+    assert found["runs"] == {"RUN": state, lab.other: state}
+    assert sorted(found["versions"]) == sorted([*versions, *versions])
+    assert (found["tokens are used once"], found["reserved"]) == (True, False)
+    assert lab.must(*_RECOVER).data["actions"] == []
 
 
 @pytest.mark.req("T3", "U10", "X12")
@@ -162,8 +173,7 @@ def _require_staged(lab: ServerLab) -> None:
     """Look at the shadow past the catalog: each chunk of the scope once, all other rows as ever."""
     chunks, rows = lab.oracle.staged(TARGET, lab.run)
     assert len(chunks) == len(set(chunks)) == len(SCOPE)
-    assert len(rows) == len(set(rows)) == 24
-    assert all(v == k * (10 if day in SCOPE else 100) for day, k, v in rows)
+    assert rows == expected_rows(SCOPE)
     found = facts(lab.oracle, TARGET, lab.run)
     assert (found["runs"], len(found["ledger"])) == ({"RUN": "staged"}, len(SCOPE))
 
@@ -251,9 +261,7 @@ def test_a_stopped_driver_that_was_overtaken_changes_nothing_that_anybody_reads(
     if verb == "stage":
         _require_staged(lab)
     else:
-        found = facts(lab.oracle, TARGET, lab.run)
-        assert (found["runs"], found["versions"]) == ({"RUN": "published"}, _ENDS[verb][1])
-        assert len(found["publications"]) == 1
+        _require_ended(lab, verb)
     assert lab.must("recover", "--all", *BY).data["actions"] == []
 
 
