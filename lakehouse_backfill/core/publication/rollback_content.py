@@ -55,8 +55,10 @@ def exclude_deleted_rows(
     scan = _DeletionScan(
         context, contract, way, info.snapshot_id, contract.key or names, tombstones
     )
-    for restore in way.restores:
-        scan.scan_restore(restore)
+    total = sum(len(restore.partitions) for restore in way.restores)
+    with context.progress.within("rollback, looking for deleted rows", total, "partitions"):
+        for restore in way.restores:
+            scan.scan_restore(restore)
     scan.require_reapply_allowed()
     way = replace(way, restores=tuple(scan.restores))
     if not scan.rewritten and not scan.erasures:
@@ -131,11 +133,13 @@ class _DeletionScan:
         """Find deleted rows that one part would restore; split off partitions that need it."""
         if restore.restore_snapshot_id is None:
             self.restores.append(restore)
+            self.context.progress.advance(len(restore.partitions))
             return
         windows = self._windows_with_deletions(restore)
         for label in restore.partitions:
             lost = [(window, rows) for window, rows in windows if label in rows.partitions]
             self._scan_partition(restore, label, lost)
+            self.context.progress.advance()
         separate = {label for restored in self.restores for label in restored.partitions}
         rest = tuple(label for label in restore.partitions if label not in separate)
         if rest:

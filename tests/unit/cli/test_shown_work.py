@@ -84,7 +84,10 @@ def rehearsal() -> Work:
 VERBS: dict[str, tuple[str, Callable[[], Work], tuple[str, ...]]] = {
     "rollback by rewriting": (
         "rollback s.t --reason wrong", rollback_by_rewriting,
-        ("rollback, rewriting: 2 of 2 partitions, ",),
+        (
+            "rollback, looking for deleted rows: 2 of 2 partitions",
+            "rollback, rewriting: 2 of 2 partitions, ",
+        ),
     ),
     "plan of a cascade": ("plan x.yaml --cascade", cascade_plan, ("plan: 3 of 3 downstream ",)),
     "run of a cascade": (
