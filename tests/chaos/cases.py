@@ -25,7 +25,11 @@ class Case:
     interrupt: Callable[[Lab, Case], Ended]
 
     def __str__(self) -> str:
-        return f"{self.scenario.name} - {self.point} - {self.nth} - {self.goes_on}"
+        return f"{self.scenario} - {self.point} - {self.nth} - {self.goes_on}"
+
+    @property
+    def isolation(self) -> str:
+        return self.scenario.isolation
 
     def works(self) -> dict[Any, Work]:
         """The interrupted scenario, and the same without interruption."""

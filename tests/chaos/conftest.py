@@ -20,42 +20,71 @@ from tests.chaos.oracle import CONTROL
 LABS = 2
 
 
+#: The fixture of the labs in which runs write to such shadows.
+LABS_OF = {"clone": "labs", "branch": "branch_labs"}
+
+
 @pytest.fixture(scope="session")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> list[Lab]:
-    made = [Lab(tmp_path_factory.mktemp("chaos")) for _ in range(LABS)]
+    return _prepared([Lab(tmp_path_factory.mktemp("chaos")) for _ in range(LABS)])
+
+
+@pytest.fixture(scope="session")
+def branch_labs(tmp_path_factory: pytest.TempPathFactory) -> list[Lab]:
+    return _prepared([Lab(tmp_path_factory.mktemp("branches"), "branch") for _ in range(LABS)])
+
+
+def _prepared(made: list[Lab]) -> list[Lab]:
     with ThreadPoolExecutor(LABS) as pool:
         list(pool.map(_prepare, made))
     return made
 
 
+@pytest.fixture(scope="module", params=LABS_OF)
+def labs_of_kind(request: pytest.FixtureRequest) -> list[Lab]:
+    """The labs of each kind of shadow in turn."""
+    found: list[Lab] = request.getfixturevalue(LABS_OF[request.param])
+    return found
+
+
 @pytest.fixture
-def lab(labs: list[Lab]) -> Lab:
-    return labs[0]
+def isolation() -> str:
+    """Where runs write; a test may have both kinds as its parameter."""
+    return "clone"
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest, isolation: str) -> Lab:
+    found: Lab = request.getfixturevalue(LABS_OF[isolation])[0]
+    return found
 
 
 @pytest.fixture(scope="module")
-def outcomes(labs: list[Lab], request: pytest.FixtureRequest) -> Iterator[dict[Any, Future[Any]]]:
+def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[Any, Future[Any]]]:
     """What the module's selected cases ask for, by what they ask it of.
 
     It is under way on all labs at once, while the tests wait for it in turn.
     """
-    free: SimpleQueue[Lab] = SimpleQueue()
-    for lab in labs:
-        free.put(lab)
-
-    def on_a_lab(work: Work) -> Any:
-        lab = free.get()
-        try:
-            return work(lab)
-        finally:
-            free.put(lab)
-
-    wanted: dict[Any, Work] = {}
+    wanted: dict[Any, tuple[SimpleQueue[Lab], Work]] = {}
+    free: dict[str, SimpleQueue[Lab]] = {}
     for case in _selected(request):
-        wanted |= case.works()
-    with ThreadPoolExecutor(len(labs)) as pool:
-        yield {key: pool.submit(on_a_lab, work) for key, work in wanted.items()}
+        kind = getattr(case, "isolation", "clone")
+        if kind not in free:
+            free[kind] = SimpleQueue()
+            for lab in request.getfixturevalue(LABS_OF[kind]):
+                free[kind].put(lab)
+        wanted |= {key: (free[kind], work) for key, work in case.works().items()}
+    with ThreadPoolExecutor(LABS) as pool:
+        yield {key: pool.submit(_on_a_lab, *each) for key, each in wanted.items()}
         pool.shutdown(cancel_futures=True)
+
+
+def _on_a_lab(free: SimpleQueue[Lab], work: Work) -> Any:
+    lab = free.get()
+    try:
+        return work(lab)
+    finally:
+        free.put(lab)
 
 
 def _selected(request: pytest.FixtureRequest) -> list[Any]:
@@ -85,7 +114,8 @@ def _prepare(lab: Lab) -> None:
     lab.restore("accepted")
     lab.must("publish", run, *BY)
     lab.save("published")
-    damages.prepare(lab)
+    if lab.isolation == "clone":
+        damages.prepare(lab)
     lab.restore("published")
     _drop_tags(lab)
     lab.save("published without tags")
@@ -114,7 +144,7 @@ def _drop_tags(lab: Lab) -> None:
     catalog = lab.catalog()
     table = catalog.load_table(TARGET)
     with table.manage_snapshots() as changes:
-        for name in table.metadata.refs:
-            if name.startswith("lhb-"):
+        for name, ref in table.metadata.refs.items():
+            if ref.snapshot_ref_type == "tag":
                 changes.remove_tag(name)
     catalog.engine.dispose()

@@ -20,7 +20,6 @@ from tests.chaos.lab import (
     CONTRACT,
     DAYS,
     MANIFEST,
-    PROFILES,
     SOURCE,
     Lab,
     _arrow,
@@ -36,7 +35,7 @@ class ManyLab(Lab):
     """Four products like the lab's own one, from one source."""
 
     def make(self) -> None:
-        files = {"catalog/profiles.yaml": PROFILES, "jobs/tenfold.py": "# See engine.py.\n"}
+        files = {"catalog/profiles.yaml": self.profiles(), "jobs/tenfold.py": "# See engine.py.\n"}
         for product in PRODUCTS:
             text = CONTRACT.replace("silver.t", product)
             files[f"catalog/contracts/{product}.yaml"] = text

@@ -166,8 +166,10 @@ class Lab:
     run: str
     second: str
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, isolation: str = "clone") -> None:
+        """Lie under `root`; runs write to a clone of their target, or to a branch of it."""
         self.folder = root / "project"
+        self.isolation = isolation
         self.oracle = Oracle(self.folder)
         self._states = root / "states"
         self._said = root / "said"
@@ -239,8 +241,11 @@ class Lab:
             catalog.engine.dispose()
 
     def profiles(self) -> str:
-        """Say where the lake is."""
-        return PROFILES
+        """Say where the lake is, and where runs write."""
+        if self.isolation == "clone":
+            return PROFILES
+        asked = f"environment: dev\n    isolation: {self.isolation}"
+        return PROFILES.replace("environment: dev", asked)
 
     def catalog(self) -> Any:
         """Open the lake beside the product, as anybody may."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -13,10 +14,13 @@ from typing import Any
 
 import duckdb
 from pyiceberg.table import StaticTable
+from pyiceberg.table.snapshots import Snapshot
 
 CONTROL, SHADOWS = "lakehouse_backfill", "lakehouse_backfill_shadow"
 MARK = "lakehouse-backfill."
 _EPOCH = date(1970, 1, 1)
+#: A run's branch of its target, by epoch.
+_BRANCH = re.compile(r"lhb-(.+)-e(\d+)")
 ACCEPTING = ("baseline", "publish", "rollback")
 
 
@@ -49,9 +53,24 @@ class Oracle:
     def names(self) -> list[str]:
         return [f"{row[1]}.{row[2]}" for row in self.catalog() if str(row[3]).endswith(".json")]
 
+    def load(self, metadata_file: str) -> StaticTable:
+        return StaticTable.from_metadata(metadata_file)
+
     def table(self, name: str) -> StaticTable:
+        """Load a table; `TABLE@BRANCH` is one whose history is that of the branch."""
         found = {f"{row[1]}.{row[2]}": row[3] for row in self.catalog() if len(row) > 4}
-        return StaticTable.from_metadata(found[name])
+        name, _, branch = name.partition("@")
+        table = self.load(found[name])
+        if branch:
+            snapshots = {one.snapshot_id: one for one in table.metadata.snapshots}
+            at, history = table.metadata.refs[branch].snapshot_id, list[Snapshot]()
+            head = at
+            while (one := snapshots.get(at)) is not None:
+                history.insert(0, one)
+                at = one.parent_snapshot_id or 0
+            update = {"current_snapshot_id": head, "snapshots": history}
+            table.metadata = table.metadata.model_copy(update=update)
+        return table
 
     def paths(self, name: str, snapshot_id: int | None = None) -> dict[str, list[str]]:
         """The live data files of a snapshot by partition."""
@@ -89,8 +108,22 @@ class Oracle:
             for snapshot in self.table(name).snapshots()
         ]
 
+    def shadows(self) -> list[str]:
+        """Name the shadow of each run: its clone, or the newest of its branches."""
+        names = self.names()
+        newest: dict[str, tuple[int, str]] = {}
+        for name in names:
+            refs = [] if name.startswith(CONTROL) else self.table(name).refs()
+            for ref in refs:
+                if found := _BRANCH.fullmatch(ref):
+                    epoch = int(found[2]), f"{name}@{ref}"
+                    newest[found[1]] = max(epoch, newest.get(found[1], epoch))
+        clones = [name for name in names if name.startswith(SHADOWS)]
+        return clones + [name for _, (_, name) in sorted(newest.items())]
+
     def shadow(self) -> str | None:
-        return next((name for name in self.names() if name.startswith(SHADOWS)), None)
+        """Name the first run's shadow."""
+        return next(iter(self.shadows()), None)
 
     def attempts(self) -> list[str]:
         """The chunk of each commit on the shadow, once for each attempt, in their order."""

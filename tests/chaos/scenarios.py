@@ -1,13 +1,14 @@
 """The verbs that are killed, from which state of a run, and the points that they pass.
 
-`test_kills.py` compares the lists with what the verbs really do, and kills at every point.
+`test_kills.py` compares the lists with what the verbs really do, and kills at every point. On a
+branch of the target it kills where a branch, or what is read of it, is committed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
 
@@ -22,8 +23,11 @@ def moments(points: Sequence[str]) -> list[tuple[str, int]]:
     for place, point in enumerate(points):
         seen[point] += 1
         name, _, when = point.rpartition(":")
-        beside = {"before": points[place + 1 : place + 2], "after": points[:place][-1:]}.get(when)
-        if beside is None or [one.rpartition(":")[0] for one in beside] == [name]:
+        beside = {
+            "before": (points[place + 1 : place + 2], f"{name}:after"),
+            "after": (points[:place][-1:], f"{name}:before"),
+        }.get(when)
+        if beside is None or list(beside[0]) == [beside[1]]:
             found.append((point, seen[point]))
     return found
 
@@ -42,13 +46,24 @@ class Scenario:
     first: int | None = None
     #: What the command says when it was cut off right before its end.
     already: str = ""
+    isolation: str = "clone"
+
+    def __str__(self) -> str:
+        return self.name if self.isolation == "clone" else f"{self.name} on a branch"
 
     def cases(self) -> list[tuple[str, int]]:
         """Each moment with its number; of those of a loop the first and the last time."""
         points = self.points[: self.first]
         return [
-            (point, nth) for point, nth in moments(points) if nth in (1, 2, points.count(point))
+            (point, nth)
+            for point, nth in moments(points)
+            if nth in (1, 2, points.count(point))
+            and (self.isolation == "clone" or point.startswith(ON_BRANCH))
         ]
+
+
+#: What commits something else on a branch than on a clone, or reads what was committed there.
+ON_BRANCH = ("Shadows.", "Staging.", "Spark.", "Publisher.")
 
 
 def _method(name: str, *inner: str) -> tuple[str, ...]:
@@ -77,6 +92,7 @@ _OPEN = _method(
     *_commit("Shadows.metadata_file"),
     *_commit("Shadows.register"),
 )
+_OPEN_BRANCH = _method("Shadows.open", *_commit("Shadows.register"))
 _SHADOW_FENCE = _method("Shadows.fence", *_commit("Shadows.fence"))
 _CHUNK = _method("Staging.stage", *_commit("Spark.overwrite"))
 _RECORD = _method("Runs.record_chunk", *_commit("ControlLog.backfill_chunk_run"))
@@ -142,3 +158,12 @@ SCENARIOS = (
         "Versions.rebuild", *_commit("ControlLog.accepted_output_version"),
     )),
 )  # fmt: skip
+
+
+def _on_branch(scenario: Scenario) -> Scenario:
+    """The same on a branch, for which no namespace and no metadata file is made."""
+    points = " ".join(scenario.points).replace(" ".join(_OPEN), " ".join(_OPEN_BRANCH))
+    return replace(scenario, isolation="branch", points=tuple(points.split()))
+
+
+BRANCH_SCENARIOS = tuple(map(_on_branch, SCENARIOS))

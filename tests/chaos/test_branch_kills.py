@@ -1,4 +1,7 @@
-"""Kills and overtaken drivers where the run writes to a branch of its target (X12)."""
+"""Overtaken drivers, and `maintain` that is killed, where runs write to branches (X12).
+
+`test_kills.py` and its neighbours kill all other verbs there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 
 from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
 from tests.chaos.faults import Both, Kill, Skewed, Stop
-from tests.chaos.lab import BY, PROFILES, SCOPE, TARGET, Lab
+from tests.chaos.lab import BY, SCOPE, TARGET, Lab
 from tests.chaos.oracle import facts
 from tests.support.oracles.reached import reached
 
@@ -22,52 +25,29 @@ _MAINTAIN = ("maintain",)
 _LATER = Skewed(timedelta(days=400))
 
 
-class BranchLab(Lab):
-    """A lake whose profile asks for branches."""
-
-    def profiles(self) -> str:
-        return PROFILES.replace("environment: dev", "environment: dev\n    isolation: branch")
-
-    def refs(self) -> dict[str, int]:
-        """Give the references of the target."""
-        return {name: ref.snapshot_id for name, ref in self.oracle.table(TARGET).refs().items()}
-
-    def finish(self) -> None:
-        """Go on to the end, whatever was reached."""
-        state = self.must("status", self.run).data["runs"][0]["state"]
-        if state in ("approved", "staging", "failed"):
-            self.must("stage", self.run, *BY)
-        if state not in ("accepted", "publishing", "published"):
-            self.must("validate", self.run, *BY)
-            self.must("accept", self.run, *BY)
-        if state != "published":
-            self.must("publish", self.run, *BY)
+@pytest.fixture
+def saved(branch_labs: list[Lab]) -> Lab:
+    return branch_labs[0]
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> BranchLab:
-    lab = BranchLab(tmp_path_factory.mktemp("branches"))
-    lab.make()
-    run = lab.run = lab.must("plan", lab.manifest("a.yaml", SCOPE[0], "2024-01-05"), *BY).data[
-        "run_id"
-    ]
-    lab.must("approve", run, *BY)
-    lab.save("approved")
-    lab.must("stage", run, *BY)
-    lab.must("validate", run, *BY)
-    lab.must("accept", run, *BY)
-    lab.save("accepted")
-    lab.must("publish", run, *BY)
-    lab.save("published")
-    with lab.opened() as catalog, catalog.load_table(TARGET).manage_snapshots() as changes:
-        for name, ref in lab.oracle.table(TARGET).refs().items():
-            if ref.snapshot_ref_type == "tag":
-                changes.remove_tag(name)
-    lab.save("published without tags")
-    return lab
+def finish(lab: Lab) -> None:
+    """Go on to the end, whatever was reached."""
+    state = lab.must("status", lab.run).data["runs"][0]["state"]
+    if state in ("approved", "staging", "failed"):
+        lab.must("stage", lab.run, *BY)
+    if state not in ("accepted", "publishing", "published"):
+        lab.must("validate", lab.run, *BY)
+        lab.must("accept", lab.run, *BY)
+    if state != "published":
+        lab.must("publish", lab.run, *BY)
 
 
-def require_published(lab: BranchLab) -> None:
+def _refs(lab: Lab) -> dict[str, int]:
+    """Give the references of the target."""
+    return {name: ref.snapshot_id for name, ref in lab.oracle.table(TARGET).refs().items()}
+
+
+def require_published(lab: Lab) -> None:
     """Look at what readers see, and that there is one version and each chunk once."""
     found: dict[str, Any] = facts(lab.oracle, TARGET, lab.run)
     assert found["runs"] == {"RUN": "published"}
@@ -80,43 +60,24 @@ def require_published(lab: BranchLab) -> None:
     assert lab.must("recover", "--all", *BY).data["actions"] == []
 
 
-@pytest.mark.req("T3", "X9")
-@pytest.mark.parametrize(
-    ("state", "command", "point", "nth"),
-    [
-        ("approved", _STAGE, "Shadows.register:committing", 1),
-        ("approved", _STAGE, "Shadows.register:committed", 1),
-        ("approved", _STAGE, "Shadows.fence:committed", 1),
-        ("approved", _STAGE, "Spark.overwrite:committed", 2),
-        ("accepted", _PUBLISH, "Publisher.swap:committing", 1),
-        ("accepted", _PUBLISH, "Publisher.swap:committed", 1),
-    ],
-)  # fmt: skip
-def test_what_was_killed_comes_to_the_same_result(
-    saved: BranchLab, state: str, command: tuple[str, ...], point: str, nth: int
-) -> None:
-    saved.restore(state)
-    saved.killed(*saved.typed(command), hook=Kill(point, nth))
-    saved.finish()
-    require_published(saved)
-
-
 @pytest.mark.req("X9")
 @pytest.mark.parametrize(
     ("state", "command", "point", "nth"),
     [
+        ("approved", _STAGE, "Shadows.register:committing", 1),
         ("approved", _STAGE, "Shadows.fence:committing", 1),
         ("approved", _STAGE, "Spark.overwrite:committing", 2),
+        ("approved", _STAGE, "Spark.overwrite:committed", 3),
         ("accepted", _PUBLISH, "Publisher.swap:committing", 1),
     ],
 )  # fmt: skip
 def test_a_stopped_driver_that_was_overtaken_changes_nothing_that_anybody_reads(
-    saved: BranchLab, state: str, command: tuple[str, ...], point: str, nth: int
+    saved: Lab, state: str, command: tuple[str, ...], point: str, nth: int
 ) -> None:
     saved.restore(state)
     zombie = saved.start(*saved.typed(command), hook=Stop(point, nth))
     zombie.wait_until_stopped()
-    saved.finish()
+    finish(saved)
     require_published(saved)
     before = _what_is_read(saved)
     zombie.go_on()
@@ -126,19 +87,19 @@ def test_a_stopped_driver_that_was_overtaken_changes_nothing_that_anybody_reads(
     require_published(saved)
 
 
-def _what_is_read(lab: BranchLab) -> tuple[Any, ...]:
+def _what_is_read(lab: Lab) -> tuple[Any, ...]:
     """Give all references but those of epochs that are over, the control tables and the rows."""
     shadow = branch_shadow(TARGET, lab.run)
-    epochs = sorted(at for name in lab.refs() if (at := shadow.epoch_of(name)) is not None)
+    epochs = sorted(at for name in _refs(lab) if (at := shadow.epoch_of(name)) is not None)
     over = {shadow.branch(epoch) for epoch in epochs[:-1]}
     control = [one for one in lab.oracle.catalog() if one[1] != "silver"]
-    refs = {name: at for name, at in lab.refs().items() if name not in over}
+    refs = {name: at for name, at in _refs(lab).items() if name not in over}
     return refs, control, lab.oracle.rows(TARGET)
 
 
 @pytest.mark.req("U12", "U15")
 def test_it_is_rolled_back_and_its_branches_are_dropped_when_its_lease_ends(
-    saved: BranchLab,
+    saved: Lab,
 ) -> None:
     saved.restore("accepted")
     wrong = saved.oracle.rows(TARGET)
@@ -151,7 +112,7 @@ def test_it_is_rolled_back_and_its_branches_are_dropped_when_its_lease_ends(
     assert [one["run_id"] for one in kept if one["name"] == shadow] == [saved.run]
 
 
-def _require_rolled_back(lab: BranchLab) -> None:
+def _require_rolled_back(lab: Lab) -> None:
     """Look at what readers see, and that there is one publication and one rollback of it."""
     found: dict[str, Any] = facts(lab.oracle, TARGET, lab.run)
     assert found["runs"] == {"RUN": "rolled_back"}
@@ -163,18 +124,18 @@ def _require_rolled_back(lab: BranchLab) -> None:
     assert lab.must("recover", "--all", *BY).data["actions"] == []
 
 
-def _branches(lab: BranchLab) -> set[str]:
+def _branches(lab: Lab) -> set[str]:
     refs = lab.oracle.table(TARGET).refs().items()
     return {name for name, ref in refs if ref.snapshot_ref_type == "branch"} - {"main"}
 
 
-def _marks(lab: BranchLab) -> dict[str, str]:
+def _marks(lab: Lab) -> dict[str, str]:
     """Give what the target says of shadows on branches of it."""
     found = lab.oracle.table(TARGET).properties.items()
     return {key: text for key, text in found if key.startswith("lakehouse-backfill.branch")}
 
 
-def _go_back(lab: BranchLab) -> None:
+def _go_back(lab: Lab) -> None:
     """Roll back, or hear that nothing is left to do but what recovery does."""
     ended = lab.do(*_BACK, *BY)
     if ended.code != 0:
@@ -182,36 +143,10 @@ def _go_back(lab: BranchLab) -> None:
         lab.must("recover", "--all", *BY)
 
 
-#: Of the rollback by metadata alone, and of the one whose rows lie on a branch of its own first.
-_BACKS = [
-    ("published", "Publisher.swap:committed", "recover"),
-    ("published without tags", "Shadows.register:committed", "again"),
-    ("published without tags", "Spark.overwrite:committed", "again"),
-    ("published without tags", "Publisher.swap:committing", "recover"),
-    ("published without tags", "Shadows.drop:committing", "again"),
-]
-
-
-@pytest.mark.req("T3", "U12")
-@pytest.mark.parametrize(("state", "point", "goes_on"), _BACKS)
-def test_a_rollback_that_was_killed_comes_to_the_same_result(
-    saved: BranchLab, state: str, point: str, goes_on: str
-) -> None:
-    saved.restore(state)
-    before = _branches(saved)
-    saved.killed(*_BACK, *BY, hook=Kill(point))
-    if goes_on == "recover":
-        saved.must("recover", "--all", *BY)
-    _go_back(saved)
-    _require_rolled_back(saved)
-    # The rollback's own branch is gone.
-    assert _branches(saved) == before
-
-
 @pytest.mark.req("X9", "U12")
 @pytest.mark.parametrize("point", ["Spark.overwrite:committing", "Shadows.drop:committing"])
 def test_a_stopped_rollback_that_was_overtaken_changes_nothing_that_anybody_reads(
-    saved: BranchLab, point: str
+    saved: Lab, point: str
 ) -> None:
     saved.restore("published without tags")
     zombie = saved.start(*_BACK, *BY, hook=Stop(point))
@@ -236,7 +171,7 @@ _ENDS = [
 @pytest.mark.req("T3")
 @pytest.mark.parametrize("point", _ENDS)
 def test_a_maintain_that_was_killed_is_finished_by_the_next_and_readers_see_the_same(
-    saved: BranchLab, point: str
+    saved: Lab, point: str
 ) -> None:
     saved.restore("published")
     saved.killed(*_MAINTAIN, *BY, hook=Both(_LATER, Kill(point)))
@@ -244,7 +179,7 @@ def test_a_maintain_that_was_killed_is_finished_by_the_next_and_readers_see_the_
     assert saved.do(*_MAINTAIN, *BY, hook=_LATER).code == 0
     assert saved.oracle.rows(TARGET) == before
     assert (_branches(saved), _marks(saved)) == (set(), {})
-    assert not any(name.startswith("lhb-pin") for name in saved.refs())
+    assert not any(name.startswith("lhb-pin") for name in _refs(saved))
     saved.must("verify", saved.run)
     with saved.opened() as catalog:
         assert all(Path(path).exists() for path in reached(catalog))
@@ -254,12 +189,12 @@ def test_a_maintain_that_was_killed_is_finished_by_the_next_and_readers_see_the_
 
 @pytest.mark.req("X9")
 def test_a_stopped_driver_whose_branches_were_dropped_meanwhile_writes_nothing(
-    saved: BranchLab,
+    saved: Lab,
 ) -> None:
     saved.restore("approved")
     zombie = saved.start(*saved.typed(_STAGE), hook=Stop("Spark.overwrite:committing", 2))
     zombie.wait_until_stopped()
-    saved.finish()
+    finish(saved)
     saved.do(*_MAINTAIN, *BY, hook=_LATER)
     assert _branches(saved) == set()
     before = saved.oracle.state()

@@ -2,11 +2,13 @@
 
 The points are those that the publication really passes, right after each commit: between two of
 them the lake stays as it is. Each is killed the first and the last time. Every second case goes on
-by `recover --all` before the same command.
+by `recover --all` before the same command. On a branch of the target it is killed at the commits to
+branch and target.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -16,16 +18,17 @@ import pytest
 
 from tests.chaos.faults import Kill, Record
 from tests.chaos.lab import BY, DAYS, SCOPE, SOURCE, TARGET, Lab, _arrow
-from tests.chaos.oracle import ACCEPTING, CONTROL, MARK, SHADOWS
+from tests.chaos.oracle import ACCEPTING, CONTROL, MARK
+from tests.chaos.scenarios import ON_BRANCH
 
 STATE = "accepted, and a live commit came"
 WHEN = "committed"
 
 
 @pytest.fixture(scope="module")
-def points(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def points(labs_of_kind: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Save the state on the first lab; give what an uninterrupted publication passes."""
-    lab = labs[0]
+    lab = labs_of_kind[0]
     lab.restore("new")
     file = lab.folder / lab.manifest("c.yaml", SCOPE[0], DAYS[4])
     file.write_text(file.read_text() + "safety: {on_conflict: catch_up}\n")
@@ -54,10 +57,10 @@ def _facts(lab: Lab) -> dict[str, Any]:
         states[event["run_id"]] = event["to_state"]
     ledger = oracle.log("backfill_chunk_run", "run_id", "chunk_id", "output_rows", "carried_from")
     chunks = {(row["run_id"], row["chunk_id"]): row for row in ledger}
-    shadows = [name for name in oracle.names() if name.startswith(SHADOWS)]
     made = Counter(
-        (name, one[f"{MARK}chunk-id"])
-        for name in shadows
+        # Each driver has a branch of its own: it begins where that of the last one ended.
+        (re.sub(r"-e\d+$", "", name), one[f"{MARK}chunk-id"])
+        for name in oracle.shadows()
         for one in oracle.summaries(name)
         if f"{MARK}chunk-id" in one
     )
@@ -76,11 +79,12 @@ def _facts(lab: Lab) -> dict[str, Any]:
     }
 
 
-def _cases(points: list[str]) -> list[tuple[str, int]]:
+def _cases(lab: Lab, points: list[str]) -> list[tuple[str, int]]:
     found = []
+    own = ON_BRANCH if lab.isolation == "branch" else ""
     for place, point in enumerate(points):
         nth = points[: place + 1].count(point)
-        if point.endswith(WHEN) and nth in (1, points.count(point)):
+        if point.startswith(own) and point.endswith(WHEN) and nth in (1, points.count(point)):
             found.append((point, nth))
     return found
 
@@ -88,9 +92,9 @@ def _cases(points: list[str]) -> list[tuple[str, int]]:
 @pytest.mark.timeout(1800)
 @pytest.mark.req("U11", "T3")
 def test_a_publication_that_catches_up_may_be_killed_anywhere(
-    labs: list[Lab], points: list[str], subtests: pytest.Subtests
+    labs_of_kind: list[Lab], points: list[str], subtests: pytest.Subtests
 ) -> None:
-    lab = labs[0]
+    lab = labs_of_kind[0]
     run = vars(lab)["catching_up"]
     lab.restore(STATE)
     lab.must("publish", run, *BY)
@@ -99,7 +103,7 @@ def test_a_publication_that_catches_up_may_be_killed_anywhere(
     assert [row for row in wanted["target"] if row[0] == SCOPE[1]] == [
         (SCOPE[1], 1, 10), (SCOPE[1], 2, 20), (SCOPE[1], 3, 30), (SCOPE[1], 9, 90),
     ]  # fmt: skip
-    for number, (point, nth) in enumerate(_cases(points)):
+    for number, (point, nth) in enumerate(_cases(lab, points)):
         goes_on = ("again", "recover")[number % 2]
         with subtests.test(point=point, nth=nth, goes_on=goes_on):
             lab.restore(STATE)

@@ -14,9 +14,20 @@ GONE = "privacy.gone"
 DAY = SCOPE[1]
 
 
-@pytest.fixture(params=["block", "reapply"])
-def policy(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(params=["clone block", "clone reapply", "branch reapply"])
+def declared(request: pytest.FixtureRequest) -> list[str]:
+    """Where the run writes, and what the contract says: a branch blocks as a clone does."""
+    return str(request.param).split()
+
+
+@pytest.fixture
+def isolation(declared: list[str]) -> str:
+    return declared[0]
+
+
+@pytest.fixture
+def policy(declared: list[str]) -> str:
+    return declared[1]
 
 
 @pytest.fixture

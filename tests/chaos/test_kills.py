@@ -12,23 +12,27 @@ from lakehouse_backfill import fault_points
 from tests.chaos.cases import Case, Outcome
 from tests.chaos.faults import Both, Kill, Pause, Record
 from tests.chaos.lab import SCOPE, Ended, Lab
-from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.chaos.scenarios import BRANCH_SCENARIOS, SCENARIOS, Scenario
 
 
 def killed(lab: Lab, case: Case) -> Ended:
     return lab.killed(*lab.typed(case.scenario.command), hook=Kill(case.point, case.nth))
 
 
+#: On a clone, and on a branch of the target.
+EVERY = (*SCENARIOS, *BRANCH_SCENARIOS)
 #: Between two commits lie two moments: one goes on by the same command, one by recovery.
 CASES = [
     Case(scenario, point, nth, ("again", "recover")[place % 2], killed)
-    for scenario in SCENARIOS
+    for scenario in EVERY
     for place, (point, nth) in enumerate(scenario.cases())
 ]
 
 
-@pytest.mark.req("T3")
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+@pytest.mark.req("T3", "X12")
+@pytest.mark.parametrize(
+    ("scenario", "isolation"), [(one, one.isolation) for one in EVERY], ids=list(map(str, EVERY))
+)
 def test_a_verb_passes_exactly_the_points_at_which_it_is_killed(
     lab: Lab, scenario: Scenario, tmp_path: Path
 ) -> None:
@@ -110,7 +114,7 @@ def test_a_driver_that_dies_while_it_keeps_its_lease_is_followed_by_the_next(
     assert len(lab.oracle.attempts()) == len(SCOPE)
 
 
-@pytest.mark.req("T3", "U10")
+@pytest.mark.req("T3", "U10", "X12")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_was_killed_comes_to_the_same_result(
     case: Case, outcomes: dict[Any, Future[Any]]

@@ -1,4 +1,7 @@
-"""SIGKILL where a publish mode has effects of its own, staging and publishing: one result."""
+"""SIGKILL where a publish mode has effects of its own, staging and publishing: one result.
+
+On a branch of the target it is killed at the commits of branch and target.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,23 @@ OWN = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+#: Versions are clones, on a branch they are refused.
+RUNS = [
+    (kind, isolation)
+    for kind in KINDS
+    for isolation in ("clone", "branch")
+    if (kind, isolation) != ("versioned", "branch")
+]
+
+
+@pytest.fixture(scope="module", params=RUNS, ids=" ".join)
 def prepared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Lab, str]:
     """A lab with a run of that mode, saved as `approved` and `accepted`; and the mode."""
-    kind = str(request.param)
+    kind, isolation = request.param
     more, publication = KINDS[kind]
-    lab = Lab(tmp_path_factory.mktemp("mode"))
+    lab = Lab(tmp_path_factory.mktemp("mode"), isolation)
     lab.make()
     file = lab.manifest("a.yaml", DAYS[1], DAYS[3])
     _edit(lab.folder / file, "target:\n", "target:\n" + more)
@@ -111,8 +123,10 @@ def _operation(lab: Lab) -> str:
     return str(snapshot.summary.operation.value)
 
 
-def _is_own(passed: list[str], point: str, verb: str) -> bool:
+def _is_own(passed: list[str], point: str, verb: str, isolation: str) -> bool:
     """Tell whether the point, or the method that it lies in, is one of the mode's own."""
+    if isolation == "branch":
+        return point.startswith(("Spark.", "Publisher."))
     place = passed.index(point)
     around = next((one for one in passed[place:] if one.endswith(":after")), point)
     return point.startswith(OWN[verb]) or around.startswith(OWN[verb])
@@ -124,7 +138,12 @@ def _killed_everywhere(lab: Lab, state: str, verb: str, tmp_path: Path) -> None:
     assert lab.do(*typed, hook=Record(points)).code == 0
     expected = _facts(lab)
     passed = points.read_text(encoding="utf-8").split()
-    cases = [point for point, nth in moments(passed) if nth == 1 and _is_own(passed, point, verb)]
+    cases = [
+        point
+        for point, nth in moments(passed)
+        if nth == 1 and _is_own(passed, point, verb, lab.isolation)
+    ]
+    assert cases
     for place, point in enumerate(cases):
         lab.restore(state)
         lab.killed(*typed, hook=Kill(point, 1))
@@ -136,7 +155,7 @@ def _killed_everywhere(lab: Lab, state: str, verb: str, tmp_path: Path) -> None:
         assert _facts(lab) == expected, point
 
 
-@pytest.mark.req("T3", "P9", "U1b", "U3", "U4", "U5", "U10")
+@pytest.mark.req("T3", "P9", "U1b", "U3", "U4", "U5", "U10", "X12")
 def test_what_was_killed_in_any_mode_comes_to_the_same_result(
     prepared: tuple[Lab, str], tmp_path: Path
 ) -> None:

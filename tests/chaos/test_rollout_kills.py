@@ -1,4 +1,7 @@
-"""SIGKILL at every point of a publication in steps, and of one by events: the same in the end."""
+"""SIGKILL at every point of a publication in steps, and of one by events: the same in the end.
+
+On a branch of the target it is killed at the commits to the target.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from tests.chaos.faults import Kill, Record
 from tests.chaos.lab import BY, TARGET, Lab
 from tests.chaos.oracle import MARK
-from tests.chaos.scenarios import moments
+from tests.chaos.scenarios import ON_BRANCH, moments
 
 SINK = "silver.t_corrections"
 #: The points are killed at in so many tests: none takes long.
@@ -23,15 +26,20 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[(kind, isolation) for kind in KINDS for isolation in ("clone", "branch")],
+    ids=" ".join,
+)
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """A lab with an accepted run of that kind, saved as `accepted`."""
-    lab = Lab(tmp_path_factory.mktemp(request.param))
+    kind, isolation = request.param
+    lab = Lab(tmp_path_factory.mktemp(kind), isolation)
     lab.make()
     file = lab.manifest("a.yaml", "2024-01-02", "2024-01-04")
     path = lab.folder / file
     text = path.read_text(encoding="utf-8")
-    text = text.replace("target:\n", "target:\n" + KINDS[request.param])
+    text = text.replace("target:\n", "target:\n" + KINDS[kind])
     path.write_text(text, encoding="utf-8")
     lab.run = lab.must("plan", file, *BY).data["run_id"]
     for words in (("approve",), ("stage",), ("validate",), ("accept",)):
@@ -69,6 +77,14 @@ def _facts(lab: Lab) -> dict[str, Any]:
     }
 
 
+def _cases(lab: Lab, passed: list[str]) -> list[tuple[str, int]]:
+    """Where it is killed."""
+    found = moments(passed)
+    if lab.isolation == "branch":
+        return [(point, nth) for point, nth in found if point.startswith(ON_BRANCH)]
+    return found
+
+
 @dataclass(frozen=True)
 class Undisturbed:
     """What a publication passes, and what is so after it."""
@@ -96,14 +112,14 @@ def test_two_steps_are_two_commits_and_all_events_are_one(undisturbed: Undisturb
     assert (len(found["events"]), found["commits"], len(found["scopes"])) in ((0, 2, 2), (6, 1, 1))
 
 
-@pytest.mark.req("T3", "U6", "U9", "U10")
+@pytest.mark.req("T3", "U6", "U9", "U10", "X12")
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_publication_that_is_killed_anywhere_comes_to_the_same_result(
     undisturbed: Undisturbed, share: int
 ) -> None:
     lab, passed = undisturbed.lab, undisturbed.points
     publish = ("publish", lab.run, *BY)
-    for place, (point, nth) in list(enumerate(moments(passed)))[share::SHARES]:
+    for place, (point, nth) in list(enumerate(_cases(lab, passed)))[share::SHARES]:
         lab.restore("accepted")
         lab.killed(*publish, hook=Kill(point, nth))
         if (place + place // SHARES) % 2:
@@ -114,7 +130,7 @@ def test_a_publication_that_is_killed_anywhere_comes_to_the_same_result(
         assert lab.must("recover", "--all", *BY).data["actions"] == [], (point, nth)
 
 
-@pytest.mark.req("T3", "U6", "U9", "U10")
+@pytest.mark.req("T3", "U6", "U9", "U10", "X12")
 def test_a_rollback_that_is_killed_anywhere_comes_to_the_same_result(
     undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -127,7 +143,7 @@ def test_a_rollback_that_is_killed_anywhere_comes_to_the_same_result(
     passed = points.read_text(encoding="utf-8").split()
     method = "Corrections.compensate" if wanted["events"] else "Publisher.revert"
     assert f"{method}:after" in passed
-    for place, (point, nth) in enumerate(moments(passed)):
+    for place, (point, nth) in enumerate(_cases(lab, passed)):
         lab.restore("published")
         lab.killed(*back, hook=Kill(point, nth))
         if place % 2:

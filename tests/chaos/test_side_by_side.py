@@ -48,10 +48,18 @@ class KillTogether:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def whole(labs: list[Lab]) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Whole:
     """The run with two chunks at once, saved once approved, and what it comes to undisturbed."""
-    lab = labs[0]
+
+    lab: Lab
+    run: str
+    facts: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def whole(labs_of_kind: list[Lab]) -> Whole:
+    lab = labs_of_kind[0]
     lab.restore("new")
     manifest = lab.folder / "jobs" / "a.yaml"
     limits = "{partitions_per_chunk: 1, parallel: 2, failures_in_a_row: 3}"
@@ -61,19 +69,19 @@ def whole(labs: list[Lab]) -> tuple[str, dict[str, Any]]:
     lab.must("approve", run, *BY)
     lab.save(_STATE)
     lab.must("stage", run, *BY)
-    return run, facts(lab.oracle, TARGET, run)
+    return Whole(lab, run, facts(lab.oracle, TARGET, run))
 
 
-@pytest.mark.req("X2", "X3", "T3")
+@pytest.mark.req("X2", "X3", "T3", "X12")
 @pytest.mark.parametrize(
     ("point", "most_redone"),
     [("Spark.overwrite:committing", 2), (_LANDED, 0)],
     ids=["before both land", "after both landed, before their ledger rows"],
 )
 def test_a_driver_that_is_killed_with_two_chunks_in_work_redoes_at_most_these(
-    lab: Lab, whole: tuple[str, dict[str, Any]], point: str, most_redone: int
+    whole: Whole, point: str, most_redone: int
 ) -> None:
-    run, expected = whole
+    lab, run = whole.lab, whole.run
     lab.restore(_STATE)
     lab.killed("stage", run, *BY, hook=KillTogether(point))
     landed = lab.oracle.attempts()
@@ -83,14 +91,12 @@ def test_a_driver_that_is_killed_with_two_chunks_in_work_redoes_at_most_these(
     attempts = lab.oracle.attempts()
     assert len(attempts) == len(set(attempts)) == len(SCOPE)
     assert attempts[: len(landed)] == landed
-    assert facts(lab.oracle, TARGET, run) == expected
+    assert facts(lab.oracle, TARGET, run) == whole.facts
 
 
-@pytest.mark.req("X3")
-def test_a_run_is_cancelled_while_another_process_stages_it(
-    lab: Lab, whole: tuple[str, dict[str, Any]]
-) -> None:
-    run, _ = whole
+@pytest.mark.req("X3", "X12")
+def test_a_run_is_cancelled_while_another_process_stages_it(whole: Whole) -> None:
+    lab, run = whole.lab, whole.run
     lab.restore(_STATE)
     arrived, go = shared_event(), shared_event()
     block = Block("Spark.overwrite:committing", 2, arrived=arrived, go=go)

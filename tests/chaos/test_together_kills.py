@@ -1,7 +1,8 @@
 """SIGKILL while two products become visible, or go back, together: both, or neither.
 
 Publishing goes on by the same command, every second time after `recover`; going back by `recover`.
-Followed products change by one commit of the catalog, pinned ones by one of the pointer table.
+Followed products change by one commit of the catalog, pinned ones by one of the pointer table. Of
+followed ones whose runs wrote to branches that one commit is killed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ BEGINS = {
     ("pinned", "rollback"): ("published", NEW, "Versions.move_all:before"),
     ("follow", "publish"): ("accepted", OLD, "Publisher.swap_together:committing"),
     ("follow", "rollback"): ("published", NEW, "Publisher.swap_together:committing"),
+    ("branch", "publish"): ("accepted", OLD, "Publisher.swap_together:committing"),
+    ("branch", "rollback"): ("published", NEW, "Publisher.swap_together:committing"),
 }
 
 
@@ -50,7 +53,7 @@ class Pair:
     def seen(self) -> list[list[int]]:
         """What readers get for the restated day, of each product, as of one moment."""
         day = date.fromisoformat(DAY)
-        if self.kind == "follow":
+        if self.kind != "pinned":
             rows = [self.lab.oracle.rows(product) for product in PAIR]
             return [sorted(v for d, _, v in found if str(d) == DAY) for found in rows]
         found = Project.open(self.lab.folder).accepted_together(PAIR)
@@ -67,15 +70,18 @@ def case(request: pytest.FixtureRequest) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     """Saved as `accepted`, when readers see the old versions, and pinned ones as `published`."""
-    return {kind: _pair(tmp_path_factory.mktemp(kind), kind) for kind in ("pinned", "follow")}
+    return {
+        kind: _pair(tmp_path_factory.mktemp(kind), kind) for kind in ("pinned", "follow", "branch")
+    }
 
 
 def _pair(folder: Path, kind: str) -> Pair:
-    lab = ManyLab(folder)
+    lab = ManyLab(folder, "branch" if kind == "branch" else "clone")
     lab.make()
+    publication = "pinned" if kind == "pinned" else "follow"
     for product in PAIR:
         text = CONTRACT.replace("silver.t", product)
-        text = text.replace("owner: ana\n", f"owner: ana\npublication: {kind}\n")
+        text = text.replace("owner: ana\n", f"owner: ana\npublication: {publication}\n")
         path = lab.folder / "catalog" / "contracts" / f"{product}.yaml"
         path.write_text(text, encoding="utf-8")
     mode = "  publish_mode: pointer_swap\n" if kind == "pinned" else ""
@@ -130,7 +136,7 @@ def test_both_move_by_one_commit(undisturbed: Undisturbed, case: tuple[str, str]
     assert undisturbed.facts["seen"] == [new, new]
 
 
-@pytest.mark.req("U2", "U10", "T3")
+@pytest.mark.req("U2", "U10", "T3", "X12")
 @pytest.mark.parametrize("share", range(SHARES))
 def test_readers_of_both_see_all_or_nothing_wherever_it_is_killed(
     pairs: dict[str, Pair], case: tuple[str, str], undisturbed: Undisturbed, share: int
@@ -138,7 +144,11 @@ def test_readers_of_both_see_all_or_nothing_wherever_it_is_killed(
     (kind, verb), (state, old, _) = case, BEGINS[case]
     pair, new = pairs[kind], undisturbed.facts["seen"][0]
     lab = pair.lab
-    for number, (point, nth) in list(enumerate(moments(undisturbed.points)))[share::SHARES]:
+    cases = moments(undisturbed.points)
+    if kind == "branch":
+        cases = [(point, nth) for point, nth in cases if point.startswith("Publisher.")]
+        assert cases
+    for number, (point, nth) in list(enumerate(cases))[share::SHARES]:
         lab.restore(state)
         lab.killed(*pair.typed(verb), hook=Kill(point, nth))
         assert pair.seen() in ([old, old], [new, new]), (point, nth)

@@ -74,11 +74,23 @@ def catalog(profile: Profile, lake_folder: Path) -> Catalog:
 
 
 @pytest.fixture
+def isolation() -> str:
+    """Where runs write; a test may have both kinds as its parameter."""
+    return "clone"
+
+
+@pytest.fixture
 def lake(
-    spark: SparkSession, catalog: Catalog, profile: Profile, lake_folder: Path, tmp_path: Path
+    spark: SparkSession,
+    catalog: Catalog,
+    profile: Profile,
+    lake_folder: Path,
+    tmp_path: Path,
+    isolation: str,
 ) -> Lake:
     namespace = f"t{next(_numbers)}"
     spark.sql(f"CREATE NAMESPACE lake.{namespace}")
+    profile = profile.model_copy(update={"isolation": isolation})
     return Lake(spark, catalog, profile, lake_folder, tmp_path, namespace)
 
 

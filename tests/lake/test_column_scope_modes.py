@@ -166,7 +166,8 @@ def test_rows_that_equality_deletes_hide_stay_hidden(lake: Lake) -> None:
     }
 
 
-@pytest.mark.req("P9", "D5")
+@pytest.mark.req("P9", "D5", "X12")
+@pytest.mark.parametrize("isolation", ["clone", "branch"])
 def test_a_trial_a_reproduction_and_a_verification_know_the_columns(give: Give) -> None:
     modes = give()
     run_id = modes.plan(**asked("v"))
@@ -176,7 +177,7 @@ def test_a_trial_a_reproduction_and_a_verification_know_the_columns(give: Give) 
     modes.project.run(run_id, "ann")
     modes.publish(run_id)
     assert modes.project.reproduce(run_id).equal
-    assert modes.project.verify(run_id, deep=True).error() is None
+    modes.require_intact(run_id)
     modes.plan(**asked("v", gives=("v", "ver")))
     with pytest.raises(ChecksFailed, match=r"another column \(ver in 3\)"):
         modes.project.try_partition("jobs/run.yaml", "2024-01-03", by="ann")

@@ -9,7 +9,16 @@ import pytest
 
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, TargetChanged
 from tests.support.spark.lake import Lake
-from tests.support.spark.modes import BY_PARTITION, COLUMNS, FORMATS, Make, Modes, expected, seeded
+from tests.support.spark.modes import (
+    BY_PARTITION,
+    COLUMNS,
+    FORMATS,
+    FORMATS_AND_SHADOWS,
+    Make,
+    Modes,
+    expected,
+    seeded,
+)
 
 pytestmark = [pytest.mark.lake, pytest.mark.long]
 
@@ -48,9 +57,10 @@ def test_rows_of_one_tenant_are_repaired_and_all_others_are_carried_over(
     assert modes.rows() == sorted([*back, (5, 9, "A", 59, 1)], key=repr)
 
 
-@pytest.mark.req("U1b", "U11", "U12")
-@pytest.mark.parametrize(("version", "by", "carried", "files"), [
-    (2, "tenant", 0, 12), (3, "bucket(2, tenant)", 1, 7),  # A and B are of one bucket, C is not
+@pytest.mark.req("U1b", "U11", "U12", "X12")
+@pytest.mark.parametrize(("version", "isolation", "by", "carried", "files"), [
+    (2, "branch", "tenant", 0, 12),
+    (3, "clone", "bucket(2, tenant)", 1, 7),  # A and B are of one bucket, C is not
 ], ids=["2", "3"])  # fmt: skip
 def test_tenants_that_are_partitions_are_repaired_beside_live_commits_to_others(
     make: Make, version: int, by: str, carried: int, files: int
@@ -84,8 +94,7 @@ def test_tenants_that_are_partitions_are_repaired_beside_live_commits_to_others(
     repaired = [row for row in rows if row[2] is not None or row[0] not in (2, 3)]
     live = [(2, 7, "C", 27, 1), (2, 9, "C", 29, 1)]
     assert modes.rows() == sorted([*repaired, *live], key=repr)
-    checks = modes.project.verify(run_id, deep=True).to_dict()["checks"]
-    assert [check for check in checks if check["ok"] is False] == []
+    modes.require_intact(run_id)
     modes.project.rollback(modes.product, reason="wrong", by="lead")
     back = [row[:-1] for row in before if row[1] != 8]
     assert modes.rows() == sorted([*back, (2, 9, "C", 29, 1)], key=repr)
@@ -118,20 +127,20 @@ def test_with_a_warm_up_other_rows_are_left_out_and_counted(make: Make) -> None:
     assert modes.rows() == expected(modes, lambda row: row[2] != "B" and row[0] in (2, 3))
 
 
-@pytest.mark.req("U3", "U12")
-@pytest.mark.parametrize("version", FORMATS)
+@pytest.mark.req("U3", "U12", "X12")
+@pytest.mark.parametrize(("version", "isolation"), FORMATS_AND_SHADOWS)
 def test_append_adds_to_empty_partitions_in_a_snapshot_that_only_appends(
     make: Make, version: int
 ) -> None:
     modes = make(version)
     modes.holds("1, 1, A, 11, 1", "5, 1, A, 51, 1")
     modes.source(*(f"{d}, 1, A, {d}, 1" for d in range(1, 6)))
-    modes.published(target={"publish_mode": "append"})
+    run_id = modes.published(target={"publish_mode": "append"})
     assert modes.head().summary.operation.value == "append"
     assert modes.rows() == [
         (1, 1, "A", 11, 1), (2, 1, "A", 2, 1), (3, 1, "A", 3, 1), (5, 1, "A", 51, 1),
     ]  # fmt: skip
-    modes.project.rollback(modes.product, reason="wrong", by="lead")
+    modes.roll_back(run_id)
     assert modes.rows() == [(1, 1, "A", 11, 1), (5, 1, "A", 51, 1)]
 
 
@@ -203,8 +212,8 @@ def merged(make: Make, version: int = 2) -> Modes:
     return modes
 
 
-@pytest.mark.req("U4", "U12")
-@pytest.mark.parametrize("version", FORMATS)
+@pytest.mark.req("U4", "U12", "X12")
+@pytest.mark.parametrize(("version", "isolation"), FORMATS_AND_SHADOWS)
 def test_merge_takes_the_newest_version_of_each_key_and_leaves_all_others(
     make: Make, version: int
 ) -> None:
@@ -227,7 +236,7 @@ def test_merge_takes_the_newest_version_of_each_key_and_leaves_all_others(
     ]  # fmt: skip
     by_run = [row[:3] for row in modes.rows(*COLUMNS, "produced_by_run_id") if row[-1] == run_id]
     assert by_run == [(2, 1, "A"), (2, 4, "A")]
-    modes.project.rollback(modes.product, reason="wrong", by="lead")
+    modes.roll_back(run_id)
     assert modes.rows() == before
 
 

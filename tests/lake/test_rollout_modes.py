@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.errors import BackfillError
-from tests.support.spark.modes import FORMATS, Make, expected, seeded
+from tests.support.spark.modes import FORMATS, FORMATS_AND_SHADOWS, Make, expected, seeded
 
 pytestmark = [pytest.mark.lake, pytest.mark.long]
 
@@ -16,8 +16,8 @@ def nothing_changed(row: Any) -> bool:
     return row is None
 
 
-@pytest.mark.req("U6")
-@pytest.mark.parametrize("version", FORMATS)
+@pytest.mark.req("U6", "U12", "X12")
+@pytest.mark.parametrize(("version", "isolation"), FORMATS_AND_SHADOWS)
 def test_a_result_is_published_step_by_step(make: Make, version: int) -> None:
     modes = seeded(make, version)
     run_id = modes.published(target={"progressive": {"partitions_per_step": 1}})
@@ -47,14 +47,18 @@ def test_a_candidate_is_dark_until_readers_compared_and_switch(make: Make, versi
     assert modes.rows() == restated
 
 
-@pytest.mark.req("U9")
-@pytest.mark.parametrize("version", FORMATS)
+@pytest.mark.req("U9", "X12")
+@pytest.mark.parametrize(("version", "isolation"), FORMATS_AND_SHADOWS)
 def test_what_differs_is_told_by_events_and_the_table_stays(make: Make, version: int) -> None:
     modes = seeded(make, version)
     head = modes.head().snapshot_id
     sink = modes.lake.table("corrections")
-    modes.published(target={"publish_mode": "correction_events", "corrections": {"table": sink}})
+    run_id = modes.published(
+        target={"publish_mode": "correction_events", "corrections": {"table": sink}}
+    )
     assert modes.head().snapshot_id == head
     events = modes.lake.catalog.load_table(sink).scan().to_arrow().to_pylist()
     assert len(events) == 6
     assert {event["event_type"] for event in events} == {"correction"}
+    modes.roll_back(run_id)
+    assert modes.rows() == expected(modes, nothing_changed)

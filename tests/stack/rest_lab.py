@@ -46,9 +46,8 @@ class RestOracle(Oracle):
     database: Path = Path()
     store: Mapping[str, str] = field(default_factory=dict)
 
-    def table(self, name: str) -> StaticTable:
-        found = {f"{row[1]}.{row[2]}": row[3] for row in self.catalog() if len(row) > 4}
-        return StaticTable.from_metadata(found[name], dict(self.store))
+    def load(self, metadata_file: str) -> StaticTable:
+        return StaticTable.from_metadata(metadata_file, dict(self.store))
 
     def paths(self, name: str, snapshot_id: int | None = None) -> dict[str, list[str]]:
         found = super().paths(name, snapshot_id)

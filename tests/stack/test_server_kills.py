@@ -1,7 +1,7 @@
 """SIGKILL between any two side effects of a publication or rollback, on catalogs of servers.
 
 All other verbs, and groups of runs, are killed at a few commits, and stopped drivers are overtaken.
-On SQLite all verbs are killed, at all points (`tests/chaos/test_kills.py`, `test_branch_kills.py`).
+On SQLite all verbs are killed, at all points (`tests/chaos/test_kills.py`).
 """
 
 from __future__ import annotations

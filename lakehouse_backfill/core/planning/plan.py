@@ -294,11 +294,11 @@ def _complete_plan(
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
-    manifest_hash = resolved.manifest_hash
-    run_id = free_run_id(context, f"bf-{manifest_hash[:10]}")
+    run_id = free_run_id(context, f"bf-{resolved.manifest_hash[:10]}")
     require_changed_intent(context, run_id, revise, declared.manifest_file)
     repeated = find_repeated_run(context, resolved)
     shadow = isolation.shadow_name(context, resolved, run_id)
+    warnings += write_path.carry_warnings(resolved, chosen, shadow)
     return Plan(
         run_id=run_id,
         repeats=repeated,
@@ -306,7 +306,7 @@ def _complete_plan(
         created_at=context.clock.now(),
         created_by=by,
         resolved=resolved,
-        manifest_hash=manifest_hash,
+        manifest_hash=resolved.manifest_hash,
         estimate=estimate,
         places=places,
         way=write_path.way_to_shadow(chosen, shadow),

@@ -40,6 +40,8 @@ def job(context, src):
 BY_PARTITION = {"limits": {"partitions_per_chunk": 1}}
 #: Table formats; 3 is written through Iceberg's Java API.
 FORMATS = [1, 2, 3]
+#: The same with where runs write. All other tests have clones of tables of format 2.
+FORMATS_AND_SHADOWS = [(1, "clone"), (2, "branch"), (3, "clone")]
 Row = tuple[Any, ...]
 
 
@@ -144,6 +146,22 @@ class Modes(LakeProject):
         assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
         self.publish(run_id)
         return run_id
+
+    def roll_back(self, run_id: str) -> None:
+        """Go back to what was before all runs; prove first what was published from a branch.
+
+        What comes from a clone is verified by other tests.
+        """
+        if self.lake.profile.isolation == "branch":
+            shadow = self.project.evidence_document(run_id)["plan"]["shadow_table"]
+            assert shadow.startswith(f"{self.product}.branch_lhb_"), shadow
+            self.require_intact(run_id)
+        self.project.rollback(self.product, to=0, reason="wrong", by="lead")
+
+    def require_intact(self, run_id: str) -> None:
+        """Verify a run deeply."""
+        checks = self.project.verify(run_id, deep=True).checks
+        assert [check for check in checks if check.ok is False] == []
 
     def rows(self, *columns: str, table: str = "out") -> list[Row]:
         """Give the table's rows (days as numbers), sorted; without lineage unless it is named."""

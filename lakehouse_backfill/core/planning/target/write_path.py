@@ -93,6 +93,7 @@ _BUILT = (
     "the catalog offers no register_table, so that its shadow is a table that is created and given "
     "the target's state by one commit"
 )
+_HIDDEN = "equality delete files may hide rows of the partitions"
 _ROW_IDS = "row ids of the partitions change, as files that come in get new ones"
 
 
@@ -118,6 +119,23 @@ def way_to_shadow(chosen: ChosenWritePath, shadow: str) -> ChosenWritePath:
     return chosen.model_copy(update={"why": chosen.why.removesuffix(f"; {_BUILT}")})
 
 
+def carry_warnings(
+    resolved: ResolvedManifest, chosen: ChosenWritePath, shadow: str
+) -> tuple[str, ...]:
+    """Return that a run on a branch cannot catch up where equality deletes may hide rows."""
+    may_carry = (
+        resolved.manifest.safety.on_conflict == "catch_up"
+        or resolved.contract.deletions == "reapply"
+    )
+    if not may_carry or not parse_branch_shadow(shadow) or _HIDDEN not in chosen.why:
+        return ()
+    return (
+        f"{_HIDDEN}, and a branch takes over no chunks of such a table: if its partitions change "
+        "before it is published, `publish` is refused. A run on a clone can catch up: use a "
+        "profile with isolation: clone",
+    )
+
+
 def _required_write_path(facts: TableFacts, engine: JvmState) -> ChosenWritePath | None:
     """Return the way that a table's content asks for; None when PyIceberg may well write it."""
     if facts.format_version > MAX_WRITTEN_FORMAT:
@@ -133,7 +151,7 @@ def _required_write_path(facts: TableFacts, engine: JvmState) -> ChosenWritePath
         )
     if not facts.equality_deletes:
         return None
-    hidden = f"{facts.equality_deletes} equality delete files may hide rows of the partitions"
+    hidden = f"{facts.equality_deletes} {_HIDDEN}"
     if engine.is_connect:
         return ChosenWritePath(way="rewrite", why=f"{hidden}: Spark itself writes their rows anew")
     return ChosenWritePath(

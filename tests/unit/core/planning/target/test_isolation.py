@@ -13,8 +13,13 @@ from lakehouse_backfill.core.planning.target.isolation import (
     choose_isolation,
     limits_of_catalog,
 )
-from lakehouse_backfill.core.planning.target.write_path import _BUILT, way_to_shadow
-from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
+from lakehouse_backfill.core.planning.target.write_path import (
+    _BUILT,
+    carry_warnings,
+    choose_write_path,
+    way_to_shadow,
+)
+from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, Plan, TableFacts
 from lakehouse_backfill.domain.profile import Profile
 from lakehouse_backfill.domain.tables.capabilities import Capabilities
 from lakehouse_backfill.errors import Unsupported
@@ -90,6 +95,22 @@ def test_what_holds_of_a_clone_alone_is_not_said_of_a_branch(setting: str) -> No
     way = ChosenWritePath(way="pyiceberg", why=f"it is small; {_BUILT}")
     kept = way_to_shadow(way, plan.shadow_table)
     assert kept.why == ("it is small" if is_branch else way.why)
+
+
+@pytest.mark.parametrize(("setting", "policy", "is_said"), [
+    ("branch", "reapply", True), ("branch", "block", False), ("clone", "reapply", False),
+])  # fmt: skip
+def test_a_plan_on_a_branch_says_that_equality_deletes_keep_it_from_catching_up(
+    setting: str, policy: str, is_said: bool
+) -> None:
+    plan = planned(setting, contract=fake.contract(deletions=policy))
+    facts = TableFacts(format_version=2, entries=1, equality_deletes=3)
+    chosen = choose_write_path(facts, JvmState())
+    said = carry_warnings(plan.resolved, chosen, plan.shadow_table)
+    assert [text for text in said if "isolation: clone" in text] == list(said)
+    assert bool(said) is is_said
+    without = chosen.model_copy(update={"why": "it is small"})
+    assert carry_warnings(plan.resolved, without, plan.shadow_table) == ()
 
 
 @pytest.mark.parametrize(
