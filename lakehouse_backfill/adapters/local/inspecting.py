@@ -58,8 +58,11 @@ if TYPE_CHECKING:
 
 #: Yields the rows of a file in batches.
 _Stream = Callable[["FileScanTask"], Iterator[pa.Table]]
-#: The inspected columns of this many rows fit into any process, so Spark gains nothing.
+#: Of an input, one column of so many rows is read here.
 MAX_LOCAL_ROWS = 2_000_000
+#: Values (rows times inspected columns) of a chunk. They are read in batches; what is held of all
+#: rows, the hashes of keys, is 8 bytes a row. Spark shuffles the keys, which takes it longer.
+MAX_LOCAL_VALUES = 32_000_000
 #: Types whose values Arrow distinguishes as Spark does. Floats (-0.0, NaN) and nested types differ.
 _EXACT_KEY_TYPES = (
     pa.types.is_integer,
@@ -78,9 +81,15 @@ class LocalInspector:
     Raises Unsupported where there are too many rows, or where Arrow may count differently.
     """
 
-    def __init__(self, catalog: Catalog, most_rows: int = MAX_LOCAL_ROWS) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        max_rows: int = MAX_LOCAL_ROWS,
+        max_values: int = MAX_LOCAL_VALUES,
+    ) -> None:
+        """Set up; `max_rows`: of an input, `max_values`: of a chunk."""
         self._catalog = catalog
-        self._max_rows = most_rows
+        self._max_rows, self._max_values = max_rows, max_values
 
     def periods(self, of: Plan, name: str, unit: Period) -> tuple[str, ...]:
         """Return the hours, days or months that hold a row, within the range that the run reads."""
@@ -95,7 +104,8 @@ class LocalInspector:
             raise Unsupported(f"{column} holds dates, which have no hours")
         field = ScopeField.model_validate({"column": column, "transform": unit, "type": kind})
         rows = window_row_ranges(kind, column, *window_to_read(pin, of.resolved.scope))
-        side = self._plan_small_scan(pin.table, pin.snapshot_id, rows)
+        side = plan_scan(self._catalog, pin.table, pin.snapshot_id, rows)
+        _require_few(_rows_of(side), self._max_rows, "rows")
         labels: set[str] = set()
         for task in side.tasks:
             for part in stream_file_columns(side, task, [column]):
@@ -124,13 +134,15 @@ class LocalInspector:
         rows = partitions.scope_row_ranges(scope)
         # Other chunks by key stand beside it: its commit added its rows, and none of theirs.
         is_part = chunk.keys is not None
-        side = self._plan_small_scan(of.shadow_table, snapshot_id, rows, added=is_part)
+        side = plan_scan(self._catalog, of.shadow_table, snapshot_id, rows)
+        side = added_files(side) if is_part else side
         layout = choose_layout(SnapshotScan(side.name), side, scope)
         tasks = [piece.task for piece in label_files(side, layout, scope)]
         of_rules = (name for rule in rules for name in columns_of(rule))
         first = side.schema.fields[0].name if side.table else field.column
         placing = first if field.is_whole_table else field.column
         names = list(dict.fromkeys((*key, placing, *of_rules)))
+        _require_few(_rows_of(side) * len(names), self._max_values, "values")
         is_whole = layout.is_partition_aligned and not field.only
         wanted = None if is_whole else filter_of_ranges(rows)
 
@@ -139,15 +151,16 @@ class LocalInspector:
 
         return _count_files(tasks, stream, _Counting(field, key, rules))
 
-    def _plan_small_scan(
-        self, table: str, snapshot_id: int, rows: tuple[RowRange, ...], *, added: bool = False
-    ) -> SnapshotScan:
-        side = plan_scan(self._catalog, table, snapshot_id, rows)
-        side = added_files(side) if added else side
-        count = sum(task.file.record_count for task in side.tasks)
-        if count > self._max_rows:
-            raise Unsupported(f"{count} rows are more than {self._max_rows}")
-        return side
+
+def _rows_of(side: SnapshotScan) -> int:
+    """Return how many rows the files of a side hold."""
+    return sum(task.file.record_count for task in side.tasks)
+
+
+def _require_few(count: int, limit: int, what: str) -> None:
+    """Raise Unsupported for more rows or values than are inspected here."""
+    if count > limit:
+        raise Unsupported(f"{count:,} {what} are more than {limit:,}")
 
 
 @dataclass(frozen=True)
