@@ -26,7 +26,11 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
 )
 from lakehouse_backfill.core.planning.inputs.read_windows import input_window
 from lakehouse_backfill.core.planning.target import file_sizes, publish_modes
-from lakehouse_backfill.core.planning.target.file_sizes import WriteDistribution
+from lakehouse_backfill.core.planning.target.file_sizes import (
+    NOTHING_KNOWN,
+    Expected,
+    WriteDistribution,
+)
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, reference_data_version
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
@@ -116,6 +120,10 @@ _ADAPTIVE = "spark.sql.adaptive.enabled"
 _TASK_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 #: By default, Spark rather gives each core a task than tasks their size.
 _PARALLELISM_FIRST = "spark.sql.adaptive.coalescePartitions.parallelismFirst"
+_BUCKETS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+#: Buckets are put together to no fewer tasks, if these have a megabyte.
+_LEAST_TASKS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def _spread(frame: DataFrame, distribution: WriteDistribution) -> DataFrame:
@@ -126,7 +134,7 @@ def _spread(frame: DataFrame, distribution: WriteDistribution) -> DataFrame:
 
 
 class _TaskSizes:
-    """The size of Spark's tasks while chunks without partitions are written, also side by side."""
+    """How Spark cuts tasks while chunks are written, also side by side."""
 
     def __init__(self, tables: SparkTables) -> None:
         self._tables = tables
@@ -135,17 +143,18 @@ class _TaskSizes:
         self._before: dict[str, str | None] = {}
 
     @contextmanager
-    def in_force(self, task_bytes: int | None) -> Iterator[None]:
-        """Have Spark make tasks of the size while the block runs; None leaves it as it is.
+    def in_force(self, distribution: WriteDistribution) -> Iterator[None]:
+        """Have Spark make such tasks while the block runs; others leave it as it is.
 
-        Chunks of one table have one size; the settings before are back when the last is written.
+        Chunks of one table have like sizes; the settings before are back when the last is written.
         """
-        if task_bytes is None:
+        wanted = self._settings(distribution)
+        if not wanted:
             yield
             return
         with self._lock:
             if self._writes == 0:
-                self._set({_TASK_BYTES: str(task_bytes), _PARALLELISM_FIRST: "false"})
+                self._set(wanted)
             self._writes += 1
         try:
             yield
@@ -154,6 +163,15 @@ class _TaskSizes:
                 self._writes -= 1
                 if self._writes == 0:
                     self._restore()
+
+    def _settings(self, distribution: WriteDistribution) -> dict[str, str]:
+        if distribution.task_bytes is not None:
+            return {_TASK_BYTES: str(distribution.task_bytes), _PARALLELISM_FIRST: "false"}
+        if distribution.buckets is None:
+            return {}
+        usual = int(self._tables.spark.conf.get(_SHUFFLE_PARTITIONS, "200") or 200)
+        buckets = max(distribution.buckets, usual)
+        return {_BUCKETS: str(buckets), _LEAST_TASKS: str(distribution.buckets)}
 
     def _set(self, wanted: Mapping[str, str]) -> None:
         conf = self._tables.spark.conf
@@ -184,7 +202,7 @@ class ShadowWriter:
         rows: Column | None,
         properties: Mapping[str, str],
         epoch: int,
-        expected_bytes: int | None = None,
+        expected: Expected = NOTHING_KNOWN,
     ) -> ShadowCommit:
         """Replace the shadow's rows where `rows` is true by those of `frame`, which may be empty.
 
@@ -194,7 +212,7 @@ class ShadowWriter:
         isolation level serializable from the head that is read here, so a concurrent write to the
         same rows is a conflict. After an error, the snapshot log shows whether this attempt was
         committed. Files reach the table's target size: `file_sizes`; the snapshot tells by which
-        distribution. `expected_bytes` is what the rows that are replaced have now.
+        distribution, which is chosen by what is `expected`.
 
         Raises RunMoved, and commits nothing, when a later epoch has fenced the shadow. The
         shadow's property shows this before the write, its UUID during the write.
@@ -203,7 +221,7 @@ class ShadowWriter:
             identity = self._tables.pin_identity(shadow)
         found = self._tables.stored_properties(shadow)
         head = self._require_epoch(shadow, found, epoch)
-        distribution = self._distribution(shadow, found, expected_bytes)
+        distribution = self._distribution(shadow, found, expected)
         properties = {**properties, DISTRIBUTION_PROPERTY: distribution.mode}
         spread = _spread(frame, distribution).unionByName(identity)
         writer = self._tables.writer(spread, shadow, head, properties)
@@ -212,7 +230,7 @@ class ShadowWriter:
         failure: Exception | None = None
         try:
             with (
-                self._task_sizes.in_force(distribution.task_bytes),
+                self._task_sizes.in_force(distribution),
                 write_guard.allow_own_writes(),
                 commit_window("Spark.overwrite"),
             ):
@@ -233,7 +251,7 @@ class ShadowWriter:
         rows: Column,
         properties: Mapping[str, str],
         epoch: int,
-        expected_bytes: int | None = None,
+        expected: Expected = NOTHING_KNOWN,
         *,
         base: int | None,
     ) -> ShadowCommit:
@@ -247,11 +265,11 @@ class ShadowWriter:
         wanted = "none" if base is None else str(base)
         with self._first_part:
             if self._tables.stored_properties(shadow)["current-snapshot-id"] == wanted:
-                return self.overwrite(frame, shadow, rows, properties, epoch, expected_bytes)
-        return self.overwrite(frame, shadow, None, properties, epoch, expected_bytes)
+                return self.overwrite(frame, shadow, rows, properties, epoch, expected)
+        return self.overwrite(frame, shadow, None, properties, epoch, expected)
 
     def _distribution(
-        self, shadow: str, properties: Mapping[str, str], expected_bytes: int | None
+        self, shadow: str, properties: Mapping[str, str], expected: Expected
     ) -> WriteDistribution:
         """Choose how the rows are spread; the shadow's partition spec never changes."""
         if shadow not in self._partitioned:
@@ -263,7 +281,7 @@ class ShadowWriter:
             properties,
             has_partitions=self._partitioned[shadow],
             is_adaptive=str(adaptive).lower() == "true",
-            expected_bytes=expected_bytes,
+            expected=expected,
         )
 
     @staticmethod

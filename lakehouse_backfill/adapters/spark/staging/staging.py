@@ -43,6 +43,7 @@ from lakehouse_backfill.adapters.spark.staging.transform import TransformRunner
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
 from lakehouse_backfill.core.planning.scope.key_chunks import reads_own_rows
 from lakehouse_backfill.core.planning.target import catch_up
+from lakehouse_backfill.core.planning.target.file_sizes import Expected
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.comparison.checksums import Checksum, Repetition
@@ -329,15 +330,15 @@ class SparkStaging:
         written = observed.where(inside)
         properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties | self._transform_runner.kept_properties(plan)
-        write, expected = self._writer.overwrite, plan.estimate.output_bytes
+        write, run_bytes = self._writer.overwrite, plan.estimate.output_bytes
         replaced = inside
         if chunk.keys is not None:
             replaced = dataframes.range_filter(scope_row_ranges(scope))
             write = partial(self._writer.add_part, base=plan.resolved.target.snapshot_id)
-            expected = expected and expected // len(plan.resolved.chunks)
+            run_bytes = run_bytes and run_bytes // len(plan.resolved.chunks)
         commit = write(
             written, plan.shadow_table, replaced, properties, epoch,
-            expected_bytes=expected,
+            expected=Expected(run_bytes, len(chunk.partitions)),
         )  # fmt: skip
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             counted = _observed_chunk(observation, composed.rows.schema)

@@ -19,6 +19,9 @@ MODE_PROPERTY: Final = "write.distribution-mode"
 _SHUFFLE_RATIO: Final = 3
 #: Spark's default of the size of a task behind a shuffle.
 _LEAST_TASK_BYTES: Final = 64 * 1024 * 1024
+#: Few partitions of a chunk share a bucket then, so that no task is left with several at the end.
+_BUCKETS_PER_PARTITION: Final = 4
+_MOST_BUCKETS: Final = 1024
 
 
 class WriteDistribution(NamedTuple):
@@ -26,12 +29,27 @@ class WriteDistribution(NamedTuple):
 
     `mode` is Iceberg's: rows of a partition go to one task (hash), or are sorted over all tasks
     (range). `rebalance`: Iceberg has no mode for tables without partitions, so that Spark makes
-    tasks of `task_bytes`; where it cannot measure them, of the number `tasks`.
+    tasks of `task_bytes`; where it cannot measure them, of the number `tasks`. `buckets`: into so
+    many the rows of a large chunk are hashed, so that its partitions make tasks of like size.
     """
 
     mode: Literal["hash", "range", "rebalance", "none"]
     task_bytes: int | None = None
     tasks: int | None = None
+    buckets: int | None = None
+
+
+class Expected(NamedTuple):
+    """What is written at a time: the bytes that a run's partitions hold now, and those written.
+
+    `run_bytes` is None where nobody knows.
+    """
+
+    run_bytes: int | None = None
+    partitions: int = 1
+
+
+NOTHING_KNOWN: Final = Expected()
 
 
 def choose_distribution(
@@ -39,19 +57,22 @@ def choose_distribution(
     *,
     has_partitions: bool,
     is_adaptive: bool,
-    expected_bytes: int | None,
+    expected: Expected = NOTHING_KNOWN,
 ) -> WriteDistribution:
     """Return how a chunk is written so that it leaves no small files.
 
     `properties` are those of the shadow, which has them from the target: a declared `none` leaves
     as many files in each partition as there are tasks, so that it is not followed. A declared
-    order of rows is. `expected_bytes` is what the partitions hold now; None: nobody knows.
+    order of rows is.
     """
+    expected_bytes, partitions = expected
     is_sorted = "sort-order" in properties or properties.get(MODE_PROPERTY) == "range"
     if is_sorted and properties.get(MODE_PROPERTY, "range") == "range":
         return WriteDistribution("range")
     if has_partitions:
-        return WriteDistribution("hash")
+        is_worth = is_adaptive and partitions > 1 and (expected_bytes or 0) >= _LEAST_TASK_BYTES
+        buckets = min(_BUCKETS_PER_PARTITION * partitions, _MOST_BUCKETS) if is_worth else None
+        return WriteDistribution("hash", buckets=buckets)
     target = target_file_bytes(properties)
     if is_adaptive:
         return WriteDistribution(

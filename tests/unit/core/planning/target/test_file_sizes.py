@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.planning.target.file_sizes import (
     ALWAYS_ALLOWED_FILES,
+    Expected,
     WriteDistribution,
     allowed_files,
     choose_distribution,
@@ -23,6 +24,7 @@ SORTED = {"sort-order": "k ASC NULLS FIRST"}
 HASH, RANGE = WriteDistribution("hash"), WriteDistribution("range")
 REBALANCE = partial(WriteDistribution, "rebalance")
 PARTS = {"has_partitions": True}
+LARGE: dict[str, Any] = {"expected": Expected(64 * MIB, 16)}
 
 
 @pytest.mark.req("X10")
@@ -31,6 +33,14 @@ PARTS = {"has_partitions": True}
     [
         pytest.param({}, PARTS, HASH, id="nothing declared"),
         pytest.param({MODE: "hash"}, PARTS, HASH, id="hash declared"),
+        pytest.param({}, PARTS | LARGE, WriteDistribution("hash", buckets=64), id="large"),
+        pytest.param(
+            {}, PARTS | {"expected": Expected(64 * MIB, 9_999)},
+            WriteDistribution("hash", buckets=1024), id="many partitions",
+        ),
+        pytest.param({}, PARTS | LARGE | {"is_adaptive": False}, HASH, id="large, not adaptive"),
+        pytest.param({}, PARTS | {"expected": Expected(64 * MIB - 1, 16)}, HASH, id="small"),
+        pytest.param({}, PARTS | {"expected": Expected(64 * MIB, 1)}, HASH, id="one partition"),
         pytest.param({MODE: "none"}, PARTS, HASH, id="none leaves a file for each task"),
         pytest.param({MODE: "range"}, PARTS, RANGE, id="range declared"),
         pytest.param(SORTED, PARTS, RANGE, id="sorted"),
@@ -40,12 +50,12 @@ PARTS = {"has_partitions": True}
         pytest.param({SIZE: str(MIB)}, {}, REBALANCE(64 * MIB), id="small files"),
         pytest.param(
             {SIZE: str(MIB)},
-            {"is_adaptive": False, "expected_bytes": 5 * MIB + 1},
+            {"is_adaptive": False, "expected": Expected(5 * MIB + 1)},
             REBALANCE(tasks=6),
             id="tasks that Spark cannot measure",
         ),
         pytest.param(
-            {}, {"is_adaptive": False, "expected_bytes": 0}, REBALANCE(tasks=1),
+            {}, {"is_adaptive": False, "expected": Expected(0)}, REBALANCE(tasks=1),
             id="nothing expected",
         ),
         pytest.param({}, {"is_adaptive": False}, WriteDistribution("none"), id="nothing known"),
@@ -54,7 +64,7 @@ PARTS = {"has_partitions": True}
 def test_a_chunk_is_written_with_the_distribution_that_fits_its_table(
     properties: dict[str, str], facts: dict[str, Any], chosen: WriteDistribution
 ) -> None:
-    known = {"has_partitions": False, "is_adaptive": True, "expected_bytes": None} | facts
+    known = {"has_partitions": False, "is_adaptive": True} | facts
     assert choose_distribution(properties, **known) == chosen
 
 
