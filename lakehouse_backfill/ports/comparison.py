@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lakehouse_backfill.domain.comparison.diff import Diff, DiffPreview
+from lakehouse_backfill.domain.comparison.partition_sums import PartitionSums
+from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, Redaction
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.domain.partitions import RowRange, Scope
@@ -24,6 +26,19 @@ from lakehouse_backfill.domain.sources.topics import (
 from lakehouse_backfill.domain.tables.commits import CommitResult
 from lakehouse_backfill.domain.tables.schema_change import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
+
+
+@dataclass
+class NewSide:
+    """What a diff adds up of its new side while it reads it, so that nobody reads it again.
+
+    All columns but those of `ignore` are hashed.
+    """
+
+    measures: tuple[Measure, ...]
+    ignore: tuple[str, ...]
+    #: Filled by the diff; None where its engine did not read all of the side, or cannot add it up.
+    sums: PartitionSums | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,8 @@ class DiffRequest:
     change: SchemaChange = ()
     #: The columns whose values neither a diff nor a differing row shows.
     redaction: Redaction = NOTHING_HIDDEN
+    #: Filled where the rows of the new side are to be added up, too.
+    new_side: NewSide | None = None
 
     @property
     def states(self) -> tuple[tuple[str, int | None], tuple[str, int | None]]:

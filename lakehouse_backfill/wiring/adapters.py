@@ -252,7 +252,10 @@ class Adapters:
             current_view_select,
         )
         from lakehouse_backfill.adapters.local.inspecting import InspectingBySize, LocalInspector
-        from lakehouse_backfill.adapters.local.measuring import LocalMeasurer, MeasuringBySize
+        from lakehouse_backfill.adapters.local.measuring.measuring import (
+            LocalMeasurer,
+            MeasuringBySize,
+        )
         from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
         from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting

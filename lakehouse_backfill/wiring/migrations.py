@@ -31,7 +31,7 @@ def migration_ports(
         IcebergMigratedTables,
         table_shape,
     )
-    from lakehouse_backfill.adapters.local.partition_sums import ArrowSums
+    from lakehouse_backfill.adapters.local.measuring.partition_sums import ArrowSums
 
     embedded = is_embedded(wiring.profile, wiring.folder)
     if embedded and not looks:

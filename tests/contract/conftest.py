@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill import fault_points
 from tests.chaos.lab import Lab
-from tests.contract.differ_cases import Maker
+from tests.contract.differ_cases import Built, Case, Maker
 from tests.support.lakes.tables import Kit
 from tests.support.lakes.verified import published
 
@@ -46,6 +46,19 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
 def make(catalog: SqlCatalog) -> Maker:
     """A namespace of its own."""
     return Maker(catalog, f"n{next(_numbers)}")
+
+
+@pytest.fixture(scope="module")
+def kept(catalog: SqlCatalog) -> Callable[[Case], Built]:
+    """Give a case's tables, which are made once for all tests: a diff changes nothing."""
+    made: dict[str, Built] = {}
+
+    def build(case: Case) -> Built:
+        if case.name not in made:
+            made[case.name] = case.build(Maker(catalog, f"kept{len(made)}"))
+        return made[case.name]
+
+    return build
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse_backfill.adapters.local.inspecting import LocalInspector
-from lakehouse_backfill.adapters.local.measuring import LocalMeasurer
+from lakehouse_backfill.adapters.local.measuring.measuring import LocalMeasurer
 from lakehouse_backfill.adapters.local.reader import rows_by_key
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField

@@ -82,33 +82,17 @@ def built(make: Maker) -> Built:
     return CASES.named("empty old side").build(make)
 
 
-Kept = Callable[[Case], Built]
-
-
-@pytest.fixture(scope="module")
-def kept(catalog: SqlCatalog) -> Kept:
-    """Give a case's tables, which are made once for all tests: a diff changes nothing."""
-    made: dict[str, Built] = {}
-
-    def build(case: Case) -> Built:
-        if case.name not in made:
-            made[case.name] = case.build(Maker(catalog, f"kept{len(made)}"))
-        return made[case.name]
-
-    return build
-
-
 @pytest.mark.parametrize("batch_rows", [1, 1_000_000])
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_a_diff_is_what_comparing_row_by_row_gives(
-    catalog: SqlCatalog, kept: Kept, case: Case, batch_rows: int
+    catalog: SqlCatalog, kept: Callable[[Case], Built], case: Case, batch_rows: int
 ) -> None:
     check(LocalDiffer(catalog, batch_rows), kept(case))
 
 
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_a_join_gives_what_sorting_does(
-    catalog: SqlCatalog, kept: Kept, case: Case, monkeypatch: pytest.MonkeyPatch
+    catalog: SqlCatalog, kept: Callable[[Case], Built], case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "are_sortable", lambda columns: False)
     check(LocalDiffer(catalog), kept(case))
@@ -116,7 +100,7 @@ def test_a_join_gives_what_sorting_does(
 
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_partitions_compared_apart_add_up_to_the_same(
-    catalog: SqlCatalog, kept: Kept, case: Case
+    catalog: SqlCatalog, kept: Callable[[Case], Built], case: Case
 ) -> None:
     built = kept(case)
     check(parts_differ(catalog), built)
@@ -330,7 +314,7 @@ def test_a_nested_key_is_refused(catalog: SqlCatalog, make: Maker) -> None:
 
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_distributions_do_not_depend_on_batches(
-    catalog: SqlCatalog, kept: Kept, case: Case
+    catalog: SqlCatalog, kept: Callable[[Case], Built], case: Case
 ) -> None:
     request = kept(case).request
     one, whole = (LocalDiffer(catalog, rows).diff(request).columns for rows in (1, 1_000_000))

@@ -172,9 +172,9 @@ def test_many_rows_and_what_arrow_counts_otherwise_are_left_to_spark(kit: Kit) -
     of = plan(field_of("d"), (FIRST,), ("id",), range=None, snapshot_id=kit.head())
     chunk, spark = of.resolved.chunks[0].model_copy(update={"partitions": (FIRST,)}), _Spark()
     found = {
-        most: InspectingBySize(
-            LocalInspector(kit.catalog, max_values=most), _as_port(spark)
-        ).chunk(of, chunk, kit.head())
+        most: InspectingBySize(LocalInspector(kit.catalog, max_values=most), _as_port(spark)).chunk(
+            of, chunk, kit.head()
+        )
         # Two rows of two columns.
         for most in (3, 4)
     }

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse_backfill.adapters.local.measuring import LocalMeasurer
+from lakehouse_backfill.adapters.local.measuring.measuring import LocalMeasurer
 from lakehouse_backfill.adapters.local.row_hash import checksum_of, row_hashes, shape_of
 from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.contract import Measure

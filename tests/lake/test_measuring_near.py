@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from lakehouse_backfill.adapters.local.measuring import LocalMeasurer, MeasuringBySize
+from lakehouse_backfill.adapters.local.measuring.measuring import LocalMeasurer, MeasuringBySize
 from lakehouse_backfill.adapters.local.scan import PinnedCounts, count_rows
 from lakehouse_backfill.adapters.spark.dataframes import range_filter
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from typing import Any
 
 from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
-from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.comparison.partition_sums import (
+    NO_ROWS,
+    PartitionSums,
+    add_exactly,
+)
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.serialization import to_json_value
@@ -17,50 +19,8 @@ from lakehouse_backfill.ports.compute import MeasuredSides
 
 #: The state of rows without a value of the counted column.
 NULL_STATE = "null"
-#: Digits for totals: sums and products of Spark's decimals (38 digits) must not be rounded.
-DECIMAL_DIGITS = 100
 #: Maximum number of groups by partition, file and state on the driver.
 MAX_GROUPS = 200_000
-
-
-@dataclass(frozen=True)
-class PartitionSums:
-    """The contents of one side by label: rows, checksums, and measures by the totals' names.
-
-    Partitions without rows are omitted. `file_checksums` has checksums by label and file.
-    """
-
-    checksums: dict[str, Checksum] = field(default_factory=dict)
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    file_checksums: dict[tuple[str, str], Checksum] = field(default_factory=dict)
-    row_counts: Counter[str] = field(default_factory=Counter)
-
-    def add_group(
-        self, label: str, file: str | None, rows: int, checksum: Checksum, values: dict[str, Any]
-    ) -> None:
-        """Add a group of rows of a partition: those of a file (None: not kept by file)."""
-        _add_to(self.checksums, label, checksum)
-        if file is not None:
-            _add_to(self.file_checksums, (label, file), checksum)
-        sums = self.measures.setdefault(label, {})
-        for name, value in values.items():
-            _add_to(sums, name, value)
-        self.row_counts[label] += rows
-
-
-#: A side that is not read, or has no rows.
-NO_ROWS = PartitionSums()
-
-
-def _add_to(sums: dict[Any, Any], key: Any, value: Any) -> None:
-    """Add a value exactly; None stands for no value."""
-    before = sums.get(key)
-    with localcontext() as exact:
-        exact.prec = DECIMAL_DIGITS
-        if before is None:
-            sums[key] = value
-        elif value is not None:
-            sums[key] = before + value
 
 
 def measured_sides(
@@ -176,7 +136,7 @@ def _side_total(measure: Measure, name: str, side: _ValuesByLabel | None) -> Any
         return None
     sums: dict[str, Any] = {} if measure.sum else {name: 0}
     for values in side.values():
-        _add_to(sums, name, values.get(name))
+        add_exactly(sums, name, values.get(name))
     return _decimal_as_text(sums.get(name))
 
 

@@ -31,6 +31,7 @@ from lakehouse_backfill.core.validation import (
     movements,
 )
 from lakehouse_backfill.core.validation.golden import golden_checks
+from lakehouse_backfill.core.validation.partition_totals import measured_sides
 from lakehouse_backfill.core.validation.suites import suite_checks, timing_until_now
 from lakehouse_backfill.domain.checks import (
     CheckResult,
@@ -41,6 +42,7 @@ from lakehouse_backfill.domain.checks import (
 )
 from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.comparison.diff import Diff
+from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.guards.privacy import MaskSources
 from lakehouse_backfill.domain.partitions import Scope
@@ -51,7 +53,8 @@ from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.domain.tables.schema_change import added_column_names
 from lakehouse_backfill.domain.tables.table import CatalogMovements, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound, Tampered
-from lakehouse_backfill.ports.compute import ComputePorts
+from lakehouse_backfill.ports.comparison import NewSide
+from lakehouse_backfill.ports.compute import ComputePorts, MeasuredSides
 
 
 @dataclass(frozen=True)
@@ -296,36 +299,17 @@ def _measure(
     context: Context, compute: ComputePorts, plan: Plan, events: tuple[Event, ...]
 ) -> _Measurements:
     shadow = _require_shadow(context, plan)
-    scope, target = plan.resolved.scope, plan.resolved.target
-    old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
+    scope, change = plan.resolved.scope, declared_schema_change(plan)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
-    request = candidate_request(context, plan, shadow.snapshot_id, MAX_DIFF_SAMPLES)
-    change = declared_schema_change(plan)
     known = look_up_base(context, plan, measures + lineage)
-    base = known.base
+    base, new_side = known.base, (shadow.table, shadow.snapshot_id)
     # The candidate is always read: it is what people accept.
     candidate = fingerprints.look_up_fingerprints(context, *new_side, scope, rely=False)
-    # The tasks are independent, and each alone leaves part of the machine idle.
-    unread_labels = known.history_labels if measures and known.counts is None else ()
-    with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
-        diff_future = pool.submit(compute_diff, context, request)
-        measure_future = pool.submit(
-            compute.measuring.measure, old_side, new_side, scope, measures + lineage,
-            (*LINEAGE_NAMES, *added_column_names(change)), change,
-            old_is_known=known.is_fully_known,
-            old_measures=known.scope_counts(scope), earlier=unread_labels,
-        )  # fmt: skip
-        edge = edges.probe_run_edges(context, compute.staging, plan, events)
-        context.progress.advance()
-        measured = measure_future.result()
-        context.progress.advance()
-        diff = diff_future.result()
-        by_file = measured.new_files
-        if added_column_names(change) and shadow.snapshot_id is not None:
-            by_file = compute.measuring.by_file(
-                shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES
-            )
-        context.progress.advance()
+    measured, diff, edge = _read_sides(context, compute, plan, events, (known, new_side))
+    by_file = measured.new_files
+    if added_column_names(change) and shadow.snapshot_id is not None:
+        by_file = compute.measuring.by_file(shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES)
+    context.progress.advance()
     fingerprints.record_fingerprints(
         context, [(base, measured.old_files), (candidate, by_file)], plan.run_id
     )
@@ -342,6 +326,64 @@ def _measure(
         edge=edge,
         earlier=known.earlier_measures(measures, measured.earlier),
     )
+
+
+def _read_sides(
+    context: Context,
+    compute: ComputePorts,
+    plan: Plan,
+    events: tuple[Event, ...],
+    of: tuple[KnownBase, tuple[str, int | None]],
+) -> tuple[MeasuredSides, Diff, EdgeReport | None]:
+    """Return checksums and totals of the base and the candidate, their diff, and the edges.
+
+    Of a known base no row is read but by the diff, which adds up the candidate as it goes.
+    """
+    (known, new_side), scope, target = of, plan.resolved.scope, plan.resolved.target
+    old_side = target.table, target.snapshot_id
+    measures, change = plan.resolved.contract.measures, declared_schema_change(plan)
+    all_measures = measures + _lineage_counts(plan)
+    unread_labels = known.history_labels if measures and known.counts is None else ()
+    ignored = (*LINEAGE_NAMES, *added_column_names(change))
+    counts = known.scope_counts(scope)
+
+    def measure() -> MeasuredSides:
+        return compute.measuring.measure(
+            old_side, new_side, scope, all_measures, ignored, change,
+            old_is_known=known.is_fully_known, old_measures=counts, earlier=unread_labels,
+        )  # fmt: skip
+
+    is_known = known.is_fully_known and (counts is not None or not all_measures)
+    shared = None if unread_labels or not is_known else NewSide(all_measures, ignored)
+    request = candidate_request(context, plan, new_side[1], MAX_DIFF_SAMPLES)
+    # The tasks are independent, and each alone leaves part of the machine idle.
+    with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
+        diff_future = pool.submit(compute_diff, context, replace(request, new_side=shared))
+        measure_future = None if shared else pool.submit(measure)
+        edge = edges.probe_run_edges(context, compute.staging, plan, events)
+        context.progress.advance()
+        measured = measure_future.result() if measure_future else None
+        context.progress.advance()
+        diff = diff_future.result()
+        measured = measured or _added_up(plan, shared, (old_side, new_side), counts) or measure()
+    return measured, diff, edge
+
+
+def _added_up(
+    plan: Plan,
+    shared: NewSide | None,
+    sides: tuple[tuple[str, int | None], tuple[str, int | None]],
+    counts: dict[str, tuple[int, ...]] | None,
+) -> MeasuredSides | None:
+    """Return what the diff added up of the candidate, beside a known base; None if it did not."""
+    if shared is None or shared.sums is None:
+        return None
+    (_, old), (_, new) = sides
+    return measured_sides(
+        shared.measures, plan.resolved.scope, NO_ROWS, shared.sums,
+        has_old=old is not None, has_new=new is not None,
+        old_is_known=True, old_measures=counts,
+    )  # fmt: skip
 
 
 def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[CheckResult, ...]:

@@ -29,6 +29,7 @@ from lakehouse_backfill.adapters.local.diff.snapshot_lister import SnapshotListe
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_with_spill_folder
 from lakehouse_backfill.adapters.local.scan import release_after
+from lakehouse_backfill.core.validation.partition_totals import MAX_GROUPS
 from lakehouse_backfill.domain.comparison.diff import (
     Diff,
     DiffPreview,
@@ -233,13 +234,13 @@ class LocalDiffer:
         return sum(asked.size_of(piece) for side in group for piece in side) > LARGE_BYTES
 
     def _read_ahead(
-        self, asked: DiffPlan, groups: Iterable[_Group]
+        self, asked: DiffPlan, groups: Iterable[_Group], tally: Tally | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Read whole partitions of both sides; read the next batch while the last is compared.
 
         A partition of more than a batch is read when nothing else is in memory.
         """
-        old, new = asked.side_readers()
+        old, new = asked.side_readers(tally)
         with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
             reading: Future[tuple[pa.Table, pa.Table]] | None = None
             read = list[FilePiece]()
@@ -275,13 +276,13 @@ class LocalDiffer:
                 if are_large:
                     self._compare_in_buckets(asked, tally, groups)
                     continue
-                for old_rows, new_rows in self._read_ahead(asked, groups):
+                for old_rows, new_rows in self._read_ahead(asked, groups, tally):
                     comparison.compare_batch(old_rows, new_rows)
                     del old_rows, new_rows  # They would stay until the next batch has been read.
 
     def _compare_in_buckets(self, asked: DiffPlan, tally: Tally, groups: Iterable[_Group]) -> None:
         """Compare partitions of which not even one is to be in memory."""
-        old, new = asked.side_readers()
+        old, new = asked.side_readers(tally)
         for group in groups:
             sides = (old, group[0]), (new, group[1])
             pieces = [*group[0], *group[1]]
@@ -300,6 +301,9 @@ class LocalDiffer:
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
     """Return the diff that a complete tally adds up to, without values of redacted columns."""
     redaction = asked.request.redaction
+    if asked.request.new_side is not None:
+        is_few = tally.new_side is not None and tally.new_side.groups <= MAX_GROUPS
+        asked.request.new_side.sums = tally.new_side if is_few else None
     return Diff(
         old=asked.old.display_name,
         new=asked.new.display_name,

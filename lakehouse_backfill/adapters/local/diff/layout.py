@@ -39,6 +39,8 @@ from lakehouse_backfill.domain.partitions import (
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
+    from lakehouse_backfill.adapters.local.measuring.side_sums import NewSideSums
+
 
 _SCOPED_TYPES = ("date", "timestamp", "timestamptz", "int", "long", "string")
 
@@ -249,7 +251,7 @@ _BATCH_ROWS = 32_768
 class SideReader:
     """Reads the rows of one side and numbers their partitions.
 
-    `row_filter` limits the rows where files reach beyond the scope.
+    `row_filter` limits the rows where files reach beyond the scope. `sums` gets what is read.
     """
 
     side: SnapshotScan
@@ -257,6 +259,7 @@ class SideReader:
     layout: PartitionLayout
     partition_numbers: dict[str | None, int]
     row_filter: BooleanExpression | None
+    sums: NewSideSums | None = None
 
     def read_pieces(self, pieces: list[FilePiece], columns: tuple[DiffColumn, ...]) -> pa.Table:
         """Read the pieces; a column that this side lacks is null, of the other side's type."""
@@ -265,10 +268,11 @@ class SideReader:
         tables = read_file_columns(
             self.side, [piece.task for piece in pieces], wanted, self.row_filter
         )
-        parts = [
-            self._with_slots(table, columns, self._partition_column(table, piece, field))
-            for table, piece in zip(tables, pieces, strict=True)
-        ]
+        parts = []
+        for table, piece in zip(tables, pieces, strict=True):
+            self._add_up(piece, table)
+            partition = self._partition_column(table, piece, field)
+            parts.append(self._with_slots(table, columns, partition))
         if not parts:
             return self.stored_schema(columns).empty_table()
         rows = pa.concat_tables(_align_dictionaries(parts), promote_options="permissive")
@@ -281,7 +285,12 @@ class SideReader:
         for rows in stream_file_columns(
             self.side, piece.task, wanted, self.row_filter, may_encode=True
         ):
+            self._add_up(piece, rows)
             yield self._with_slots(rows, columns, self._partition_column(rows, piece, field))
+
+    def _add_up(self, piece: FilePiece, rows: pa.Table) -> None:
+        if self.sums is not None:
+            self.sums.add(piece.task.file.file_path, rows)
 
     def _labelled_by_row(self) -> ScopeField | None:
         return None if self.layout.is_partition_aligned else self.layout.field
@@ -292,6 +301,8 @@ class SideReader:
         field = self._labelled_by_row()
         if field is not None and field.root not in names:
             names.append(field.root)
+        if self.sums is not None:
+            names += [name for name in self.sums.names if name not in names]
         return names or [self.side.schema.fields[0].name]
 
     def _partition_column(self, table: pa.Table, piece: FilePiece, field: ScopeField | None) -> Any:

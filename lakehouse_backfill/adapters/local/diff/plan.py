@@ -38,10 +38,17 @@ from lakehouse_backfill.adapters.local.diff.layout import (
     sort_labels,
 )
 from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.measuring.side_sums import (
+    NewSideSums,
+    SideSums,
+    require_parquet,
+)
 from lakehouse_backfill.adapters.local.scan import filter_of_ranges
 from lakehouse_backfill.core.comparison.conditions import condition_columns, render_condition
 from lakehouse_backfill.domain.comparison.diff import SharedFiles
+from lakehouse_backfill.domain.comparison.partition_sums import PartitionSums
 from lakehouse_backfill.domain.tables.schema_change import added_column_names
+from lakehouse_backfill.errors import Unsupported
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -272,7 +279,22 @@ class DiffPlan:
             self.request.samples,
             added_columns=added_column_names(self.request.change),
             distributions=self.request.distributions,
+            new_side=None if self.row_sums is None else PartitionSums(),
         )
+
+    @cached_property
+    def row_sums(self) -> SideSums | None:
+        """What adds up the new side, where that is asked for and all of its rows are read."""
+        request, wanted = self.request, self.request.new_side
+        if wanted is None or request.scope is None or request.scope.field.only:
+            return None
+        if self.new.table is None or request.where or request.known_equal or self.split.shared:
+            return None
+        try:
+            require_parquet(piece.task for piece in self.split.new)
+            return SideSums(self.new, request.scope, wanted.ignore, wanted.measures)
+        except Unsupported:
+            return None
 
     @property
     def condition_columns(self) -> tuple[DiffColumn, ...]:
@@ -280,13 +302,15 @@ class DiffPlan:
         names = columns_in_condition(self.request.where, self.old, self.new)
         return tuple(column for column in self.columns if column.name in names)
 
-    def side_readers(self) -> tuple[SideReader, SideReader]:
-        """Return the readers of the old and the new side."""
+    def side_readers(self, tally: Tally | None = None) -> tuple[SideReader, SideReader]:
+        """Return the readers of the old and the new side, whose rows are added up in the tally."""
         limit: BooleanExpression | None = (
             None if self.layout.is_partition_aligned else filter_of_ranges(self.row_ranges)
         )
         old = SideReader(self.old, "old", self.layout, self.partition_numbers, limit)
-        return old, SideReader(self.new, "new", self.layout, self.partition_numbers, limit)
+        rows = self.row_sums
+        sums = None if tally is None or rows is None else NewSideSums(rows, tally)
+        return old, SideReader(self.new, "new", self.layout, self.partition_numbers, limit, sums)
 
     def split_shared_files(self) -> tuple[list[FilePiece], list[FilePiece]]:
         """Return the shared files that metadata counts, and those that must be read."""

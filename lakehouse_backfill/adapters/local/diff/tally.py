@@ -19,6 +19,7 @@ from lakehouse_backfill.domain.comparison.diff import (
     Distribution,
     PartitionDiff,
 )
+from lakehouse_backfill.domain.comparison.partition_sums import PartitionSums
 from lakehouse_backfill.domain.serialization import canonical_json, to_json_value
 
 _NULL = "null"
@@ -120,6 +121,8 @@ class Tally:
     filled_rows: Counter[str] = field(default_factory=Counter)
     #: Whether distributions are reported.
     distributions: bool = True
+    #: The contents of the new side by partition; None where they are not added up.
+    new_side: PartitionSums | None = None
 
     @property
     def keys(self) -> list[DiffColumn]:
@@ -146,6 +149,10 @@ class Tally:
             self.add_samples(kind, samples)
         self.duplicate_keys += other.duplicate_keys
         self.filled_rows.update(other.filled_rows)
+        if self.new_side is not None and other.new_side is not None:
+            self.new_side.add(other.new_side)
+        else:
+            self.new_side = None
 
     def add_shared(self, partition: int, rows: int) -> None:
         """Count rows that both sides share as unchanged."""

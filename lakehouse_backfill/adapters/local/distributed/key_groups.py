@@ -113,8 +113,9 @@ class GroupedDiffer:
     def _plan(self, request: DiffRequest) -> DiffPlan:
         """Plan as the local engine does; a file that lies in several partitions is not shared.
 
-        Spark reads a file by its path, in all of its partitions at once.
+        Spark reads a file by its path, in all of its partitions at once. It adds up no side.
         """
+        request = replace(request, new_side=None)
         plan = self._local.plan_diff(request, any_deletes=True)
         scattered = _scattered_files(plan.split)
         if not scattered:

@@ -70,6 +70,8 @@ def serialise_plan(asked: DiffPlan) -> bytes:
     try:
         # Workers return what they find to this process, which alone shows it.
         request = replace(asked.request, redaction=NOTHING_HIDDEN)
+        if asked.row_sums is None:
+            request = replace(request, new_side=None)
         return pickle.dumps(replace(asked, request=request, old=old, new=new, split=_NO_FILES))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise Unsupported(
@@ -82,8 +84,10 @@ def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
     """Compare parts; return for `merge_tallies` their sums, or the error that ended them."""
     plan: DiffPlan = pickle.loads(common)  # noqa: S301 (made by `serialise_plan`)
 
+    tally = plan.new_tally()
+
     def compare(comparison: BatchComparison) -> None:
-        old, new = plan.side_readers()
+        old, new = plan.side_readers(tally)
         for serialised in parts:
             part: DiffPart = pickle.loads(serialised)  # noqa: S301 (made by ParallelDiffer)
             if part.shared:
@@ -93,7 +97,7 @@ def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
                     *read_both_sides((old, part.old), (new, part.new), plan.columns)
                 )
 
-    return sums_of(plan.new_tally(), plan.condition_sql, compare, len(parts))
+    return sums_of(tally, plan.condition_sql, compare, len(parts))
 
 
 def sums_of(

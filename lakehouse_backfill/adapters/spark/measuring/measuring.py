@@ -30,7 +30,6 @@ from lakehouse_backfill.adapters.spark.staging.masks import (
 from lakehouse_backfill.adapters.spark.staging.merge import matches_predicate
 from lakehouse_backfill.core.validation.gates import measure_totals
 from lakehouse_backfill.core.validation.partition_totals import (
-    NO_ROWS,
     measured_sides,
     state_text,
     state_total_name,
@@ -38,6 +37,7 @@ from lakehouse_backfill.core.validation.partition_totals import (
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskSources
 from lakehouse_backfill.domain.manifest import RowPredicate

@@ -17,13 +17,12 @@ from pyspark.sql import functions as F
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.core.validation.partition_totals import (
-    DECIMAL_DIGITS,
     MAX_GROUPS,
-    PartitionSums,
     state_text,
     state_total_name,
 )
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
+from lakehouse_backfill.domain.comparison.partition_sums import DECIMAL_DIGITS, PartitionSums
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.serialization import show_amount, to_json_value

@@ -11,7 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from lakehouse_backfill.adapters.local.partition_sums import ArrowSums
+from lakehouse_backfill.adapters.local.measuring.partition_sums import ArrowSums
 from lakehouse_backfill.adapters.sources.postgres.reader import PostgresPlace
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.sources.migration import PostgresTable

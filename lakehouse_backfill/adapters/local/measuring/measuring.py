@@ -10,34 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.exceptions import ResolveError
-from pyiceberg.manifest import FileFormat
 
-from lakehouse_backfill.adapters.local.diff.layout import partition_values_of
+from lakehouse_backfill.adapters.local.measuring.side_sums import Group, SideSums, require_parquet
 from lakehouse_backfill.adapters.local.parquet import stream_file_columns, thread_pool
-from lakehouse_backfill.adapters.local.row_hash import checksum_of, shape_of, table_hashes
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
-from lakehouse_backfill.core.validation.partition_totals import (
-    MAX_GROUPS,
-    NO_ROWS,
-    PartitionSums,
-    measured_sides,
-    state_text,
-    state_total_name,
-)
+from lakehouse_backfill.core.validation.partition_totals import MAX_GROUPS, measured_sides
 from lakehouse_backfill.domain.comparison.checksums import Checksum
+from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS, PartitionSums
 from lakehouse_backfill.domain.contract import Measure
-from lakehouse_backfill.domain.partitions import (
-    WHOLE_TABLE_LABEL,
-    RowRange,
-    Scope,
-    ScopeField,
-    partition_label,
-    scope_row_ranges,
-)
+from lakehouse_backfill.domain.partitions import RowRange, Scope, scope_row_ranges
 from lakehouse_backfill.domain.tables.schema_change import SchemaChange
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.compute import MeasuredSides, Measuring
@@ -52,9 +35,6 @@ MAX_LOCAL_VALUES = 8_000_000
 MAX_LOCAL_BYTES = 256 * 2**20
 #: Files that are hashed at a time.
 _WORKERS = min(4, pa.cpu_count())
-#: Decimals of more digits are hashed one by one.
-_MAX_SMALL_DECIMAL = 18
-_MAX_LONG = 2**63 - 1
 
 
 class LocalMeasurer:
@@ -169,10 +149,6 @@ class LocalMeasurer:
             raise Unsupported(f"{stored:,} bytes are more than {self._max_bytes:,}")
 
 
-#: Rows of a file in one partition: label, number, checksum, and values of measures by name.
-_Group = tuple[str, int, Checksum, dict[str, Any]]
-
-
 class _Reading:
     """What is read of a side: partitions, hashed columns, measures."""
 
@@ -192,42 +168,25 @@ class _Reading:
     def tasks(self, side: SnapshotScan) -> list[FileScanTask]:
         """Return the files to read; raises Unsupported for files that are no Parquet."""
         tasks = [task for task in side.tasks if task.file.file_path not in self._skip]
-        if any(task.file.file_format != FileFormat.PARQUET for task in tasks):
-            raise Unsupported("files of other formats than Parquet are read by Spark")
+        require_parquet(tasks)
         return tasks
 
     def of(self, side: SnapshotScan) -> _FileReader:
         """Return what reads files of a side; raises Unsupported."""
-        kinds = {field.name: field.type for field in side.schema.as_arrow()}
-        hashed = [name for name in kinds if name not in self._ignore] if self.is_hashed else []
-        for name in hashed:
-            _require_plain_hash(name, kinds[name])
-        for measure in self.measures:
-            _require_exact(measure, kinds)
-        reader = _FileReader(self, side, kinds, hashed)
-        _require_stored_as_read(side, reader.names, kinds)
-        return reader
+        sums = SideSums(side, self.scope, self._ignore, self.measures, is_hashed=self.is_hashed)
+        return _FileReader(self, side, sums)
 
 
 class _FileReader:
     """Reads files of a side, and sums up their rows by partition."""
 
-    def __init__(
-        self, of: _Reading, side: SnapshotScan, kinds: dict[str, pa.DataType], hashed: list[str]
-    ) -> None:
-        self._of, self._side, self._kinds, self._hashed = of, side, kinds, hashed
-        field = of.scope.field
-        placing = [] if field.is_whole_table else [field.column]
-        counted = [name for measure in of.measures if (name := _column_of(measure)) in kinds]
-        read = {*hashed, *placing, *counted} or {next(iter(kinds))}
-        #: In the order of the table, in which its files are read.
-        self.names = [name for name in kinds if name in read]
-        self._ids = [each.field_id for each in side.schema.fields if each.name in read]
-        self._shape = shape_of(pa.schema([(name, kinds[name]) for name in hashed]))
-        self._labels = set(of.scope.partitions)
+    def __init__(self, of: _Reading, side: SnapshotScan, sums: SideSums) -> None:
+        self._side, self._sums, self.names = side, sums, sums.names
+        self._ids = [each.field_id for each in side.schema.fields if each.name in sums.names]
         #: Files of a spec without the other partition fields hold rows of other tuples, too.
         only = next((rows.only for rows in scope_row_ranges(of.scope)), ())
-        self._rows = filter_of_ranges([RowRange(field.column, is_everything=True, only=only)])
+        column = of.scope.field.column
+        self._rows = filter_of_ranges([RowRange(column, is_everything=True, only=only)])
 
     def stored_bytes(self, task: FileScanTask) -> int:
         """Return how many bytes of a file are read: all, where metadata has no sizes of columns."""
@@ -235,143 +194,20 @@ class _FileReader:
         known = [sizes[number] for number in self._ids if number in sizes]
         return sum(known) if known else int(task.file.file_size_in_bytes)
 
-    def groups(self, task: FileScanTask) -> Iterator[_Group]:
+    def groups(self, task: FileScanTask) -> Iterator[Group]:
         """Yield the rows of a file by partition; those outside the scope are left out.
 
         Raises Unsupported for a file that PyIceberg cannot read.
         """
-        sums = PartitionSums()
-        for rows in self._read(task):
-            hashes = self._hashes(rows)
-            for label, numbers in _split_by_label(rows, self._of.scope.field):
-                if label in self._labels:
-                    part = rows if numbers is None else rows.take(pa.array(numbers))
-                    own = hashes if numbers is None else hashes[numbers]
-                    checksum = checksum_of(own, self._shape)
-                    sums.add_group(label, None, part.num_rows, checksum, self._values(part))
-        for label, values in sums.measures.items():
-            self._require_fitting(values)
-            yield label, sums.row_counts[label], sums.checksums[label], values
+        return self._sums.groups(self._read(task))
 
     def _read(self, task: FileScanTask) -> Iterator[pa.Table]:
-        """Yield the rows in batches, each column in one chunk; raises Unsupported."""
+        """Yield the rows in batches; raises Unsupported."""
         try:
-            for rows in stream_file_columns(self._side, task, self.names, self._rows):
-                yield rows.combine_chunks()
+            yield from stream_file_columns(self._side, task, self.names, self._rows)
         except (NotImplementedError, ResolveError, ValueError) as error:
             kind = type(error).__name__
             raise Unsupported(f"{task.file.file_path} is read by Spark: {kind}") from error
-
-    def _require_fitting(self, values: Mapping[str, Any]) -> None:
-        """Raise Unsupported for too many counted values, or a sum of more than 64 bits."""
-        if len(values) > MAX_GROUPS:
-            raise Unsupported(f"{len(values):,} counted values are refused by Spark")
-        if any(isinstance(value, int) and abs(value) > _MAX_LONG for value in values.values()):
-            raise Unsupported("a sum that does not fit into 64 bits is computed by Spark")
-
-    def _hashes(self, rows: pa.Table) -> Any:
-        if not self._of.is_hashed:
-            return np.zeros(rows.num_rows, np.uint64)
-        return table_hashes(rows.select(self._hashed))
-
-    def _values(self, rows: pa.Table) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for measure in self._of.measures:
-            name = _column_of(measure)
-            column = rows[name] if name in self._kinds else pa.nulls(rows.num_rows)
-            if measure.counts_by:
-                counts = pc.value_counts(column)
-                if len(counts) > MAX_GROUPS:
-                    raise Unsupported(f"{len(counts):,} values of {name} are refused by Spark")
-                for count in counts.to_pylist():
-                    state = state_text(count["values"])
-                    values[state_total_name(measure, state)] = count["counts"]
-            elif measure.sum:
-                values[measure.name] = _exact_sum(column)
-            else:
-                values[measure.name] = len(column) - column.null_count
-        return values
-
-
-def _column_of(measure: Measure) -> str:
-    return measure.sum or measure.count or measure.counts_by or ""
-
-
-def _require_plain_hash(name: str, kind: pa.DataType) -> None:
-    """Raise Unsupported for a column whose values are hashed one by one here."""
-    is_wide = pa.types.is_decimal(kind) and kind.precision > _MAX_SMALL_DECIMAL
-    if is_wide or pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
-        raise Unsupported(f"{name}, {kind}, is hashed by Spark")
-
-
-def _require_stored_as_read(
-    side: SnapshotScan, names: list[str], kinds: Mapping[str, pa.DataType]
-) -> None:
-    """Raise Unsupported where PyIceberg may read other values than Spark.
-
-    It takes default values as the text that metadata has. Files that were not written for Iceberg
-    have no field ids but names, and may have timestamps of 96 bits: Arrow reads them as
-    nanoseconds, so that those before 1677 and after 2262 become others.
-    """
-    filled = {each.name for each in side.schema.fields if each.initial_default is not None}
-    if found := filled.intersection(names):
-        raise Unsupported(f"default values of {min(found)} are filled in by Spark")
-    is_imported = side.table is not None and side.table.name_mapping() is not None
-    if is_imported and any(pa.types.is_timestamp(kinds[name]) for name in names):
-        raise Unsupported("timestamps of files that were added as they are are read by Spark")
-
-
-def _require_exact(measure: Measure, kinds: Mapping[str, pa.DataType]) -> None:
-    """Raise Unsupported for a sum that depends on the order, and for states that are no texts."""
-    kind = kinds.get(_column_of(measure))
-    is_number = kind is not None and (pa.types.is_integer(kind) or pa.types.is_decimal(kind))
-    if measure.sum and not is_number:
-        raise Unsupported(f"{measure.sum}, {kind}, is summed by Spark")
-    if measure.counts_by and not (kind is not None and _is_text(kind)):
-        raise Unsupported(f"values of {measure.counts_by}, {kind}, are told apart by Spark")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _exact_sum(values: pa.ChunkedArray) -> Any:
-    """Return the sum of whole numbers or decimals, None of no value; raises Unsupported."""
-    if pa.types.is_decimal(values.type):
-        # Arrow's sum of decimals has 38 digits, as the sum of Spark's would.
-        if values.type.precision > _MAX_SMALL_DECIMAL:
-            raise Unsupported("a sum of so many digits is computed by Spark")
-        return pc.sum(values).as_py()
-    bounds = pc.min_max(values.cast(pa.int64())).as_py()
-    largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
-    if largest * len(values) > _MAX_LONG:
-        raise Unsupported("a sum that may not fit into 64 bits is computed by Spark")
-    return pc.sum(values.cast(pa.int64())).as_py()
-
-
-def _split_by_label(rows: pa.Table, field: ScopeField) -> Iterator[tuple[str, Any]]:
-    """Yield each partition's label and its rows' numbers; None: all rows. By value, not by file."""
-    if rows.num_rows == 0:
-        return
-    if field.is_whole_table:
-        yield WHOLE_TABLE_LABEL, None
-        return
-    encoded = partition_values_of(rows[field.column], field).combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0)
-    encoded = encoded.dictionary_encode(null_encoding="encode")
-    try:
-        labels = [partition_label(field, value) for value in encoded.dictionary.to_pylist()]
-    except (OverflowError, ValueError) as error:
-        raise Unsupported(f"{field.column} has times outside of the years 1 to 9999") from error
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-    if len(numbers) == 1:
-        yield labels[0], None
-        return
-    of_value = np.array([numbers[label] for label in labels])
-    of_row = of_value[encoded.indices.to_numpy(zero_copy_only=False)]
-    for label, number in numbers.items():
-        yield label, np.flatnonzero(of_row == number)
 
 
 class MeasuringBySize:

@@ -1,0 +1,1 @@
+"""Checksums and measures of rows in this process, without Spark."""
