@@ -73,6 +73,12 @@ def unknown_swaps() -> list[Fault]:
     ]  # fmt: skip
 
 
+def unknown_control_commits() -> list[Fault]:
+    """A quarter of the commits of control tables are made, and answered so."""
+    path, kind = r"/namespaces/lakehouse_backfill/tables/[^/]+$", "CommitStateUnknownException"
+    return [Fault("POST", path, "after", 500, times=ALWAYS, kind=kind, chance=0.25, only_made=True)]
+
+
 def lost_swaps() -> list[Fault]:
     """The first swap is made, and the first that takes one back; their answers are lost."""
     return [
