@@ -14,6 +14,7 @@ from tests.stack import catalog_rules
 from tests.stack.busy_store import BusyStore
 from tests.stack.catalogs import Catalogs
 from tests.stack.proxy import Fault
+from tests.stack.rest_lab import BACK
 from tests.stack.servers import Rest, Seaweed
 from tests.stack.spark_lab import SparkRestLab
 from tests.stack.test_vended_spark import jars
@@ -81,6 +82,22 @@ def lab(
 def expected(*days: str) -> list[tuple[str, int, int]]:
     """Give every row: amount k of a day, at the right rate on these days."""
     return [(d, k, k * (RIGHT if d in days else WRONG)) for d in DAYS for k in range(1, 4)]
+
+
+@pytest.mark.req("T8", "T4", "X3")
+def test_a_fifth_of_all_requests_to_the_store_is_put_off_while_spark_stages(
+    lab: TroubledLab,
+) -> None:
+    """In `test_busy_store.py` all commands meet that, without Spark."""
+    run = lab.begin_run("busy", DAYS[1], DAYS[4])
+    lab.busy.share = 0.2
+    lab.finish(run, "run")
+    lab.busy.share = 0
+    assert lab.busy.clients["s3fileio"] >= 3, lab.busy.clients
+    lab.finish(run, "accept", "publish")
+    assert lab.oracle.rows(TARGET) == expected(*DAYS[1:4])
+    lab.repeat(*BACK)
+    assert lab.oracle.rows(TARGET) == expected()
 
 
 @pytest.mark.req("T8", "T4", "X3")
