@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import functions as F
@@ -16,6 +17,7 @@ from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
     DISTRIBUTION_PROPERTY,
     ShadowWriter,
 )
+from lakehouse_backfill.core.planning.target.file_sizes import Expected
 from lakehouse_backfill.core.validation.gates import check_file_sizes
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD
@@ -106,11 +108,34 @@ def test_rows_of_a_table_without_partitions_are_brought_together(lake: Lake, ada
     before = lake.spark.conf.get(name)
     with setting(lake, "spark.sql.adaptive.enabled", adaptive):
         commit = ShadowWriter(lake.tables).overwrite(
-            frame, lake.table("whole"), F.lit(True), {ATTEMPT_ID_PROPERTY: "a"}, 1, 10_000
+            frame, lake.table("whole"), F.lit(True), {ATTEMPT_ID_PROPERTY: "a"}, 1, Expected(10_000)
         )
     assert (commit.added_rows, len(lake.files("whole"))) == (3000, 1)
     assert lake.snapshots("whole")[-1][DISTRIBUTION_PROPERTY] == "rebalance"
     assert lake.spark.conf.get(name) == before
+
+
+def test_partitions_of_a_large_chunk_are_tasks_and_files_of_their_own(lake: Lake) -> None:
+    """Of eight buckets of one megabyte at most, Spark would make one task."""
+    lake.sql("CREATE TABLE {ns}.parts (n bigint, p int, t string) PARTITIONED BY (p)")
+    lake.sql("INSERT INTO {ns}.parts VALUES (-1, 0, '')")
+    text = F.expr("array_join(transform(sequence(1, 24), i -> sha2(string(n * 100 + i), 256)), '')")
+    frame = lake.spark.range(0, 12_000, 1, 4).toDF("n")
+    frame = frame.select("n", (F.col("n") % 6).cast("int").alias("p"), text.alias("t"))
+    tracker, group = lake.spark.sparkContext.statusTracker(), f"parts {uuid4()}"
+    lake.spark.sparkContext.setJobGroup(group, group)
+    with setting(lake, "spark.sql.adaptive.enabled", "true"):
+        ShadowWriter(lake.tables).overwrite(
+            frame, lake.table("parts"), F.lit(True), {ATTEMPT_ID_PROPERTY: "a"}, 1,
+            Expected(1 << 30, 6),
+        )  # fmt: skip
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
+    stages = [tracker.getStageInfo(one) for job in jobs if job for one in job.stageIds]
+    assert max(stage.numTasks for stage in stages if stage) >= 5
+    assert len(lake.files("parts")) == 6
+    assert (
+        lake.spark.conf.get("spark.sql.adaptive.coalescePartitions.minPartitionNum", None) is None
+    )
 
 
 def test_many_small_files_of_one_partition_fail_the_technical_check(
