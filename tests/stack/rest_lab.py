@@ -178,7 +178,7 @@ class StoreLab(RepeatingLab):
 def require_no_secret(lab: RestLab, secrets: Iterable[str] = (TOKEN,)) -> None:
     """Look for secrets in all that commands said, in control tables, and in the tables' files."""
     said = "".join(file.read_text("utf-8") for file in lab.said())
-    names = [name for name in lab.oracle.names() if name.startswith(CONTROL)]
+    names = lab.catalog().list_tables(CONTROL)
     held = "".join(
         str(lab.catalog().load_table(name).scan().to_arrow().to_pylist()) for name in names
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.chaos.oracle import CONTROL
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
 from tests.stack.proxy import TOKENS, Fault, Proxy
+from tests.stack.rest_lab import require_no_secret
 from tests.stack.servers import Rest
 from tests.stack.spark_lab import SparkRestLab
 from tests.stack.test_rights import rights
@@ -145,3 +147,27 @@ def test_a_job_writes_nowhere_through_the_session(lab: SparkRestLab, catalogs: C
 def _live(lab: SparkRestLab) -> list[Any]:
     """Give each table that is not the toolkit's own, with the metadata file that is its state."""
     return [row for row in lab.oracle.catalog() if not str(row[1]).startswith(CONTROL)]
+
+
+@pytest.mark.req("X1")
+def test_no_secret_of_sparks_login_is_in_its_log_or_in_what_commands_write(
+    lab: SparkRestLab, catalogs: Catalogs
+) -> None:
+    """Also where the catalog's answer to Spark's commit quotes the secret and the token."""
+    proxy = catalogs.proxy
+    run = lab.must("plan", lab.manifest("told.yaml", DAYS[5], DAYS[6]), *BY).data["run_id"]
+    lab.must("approve", run, *BY)
+    words = f"client_secret={SECRET} Bearer {proxy.issued[0]}"
+    for status in (401, 500):
+        answer = json.dumps({"error": {"message": words, "type": "F", "code": status}})
+        fault = Fault("POST", catalog_rules.COMMITS, status=status, holds="chunk-id", answer=answer)
+        proxy.faults = [fault]
+        ended = lab.do("--debug", "stage", run, *BY)
+        assert (ended.code in (2, 4, 5, 6), fault.met > 0) == (True, True), (status, ended)
+    proxy.faults = []
+    log = next(file for file in lab.said() if file.name == "spark.log")
+    assert "ERROR" in log.read_text("utf-8")
+    assert proxy.issued
+    require_no_secret(
+        lab, [part for one in (SECRET, *proxy.issued) for part in (one[:16], one[-8:])]
+    )
