@@ -1,4 +1,4 @@
-"""A run of a few of 2,000 partitions: all other files stay, and are put back as they were.
+"""A run of a few of 10,000 partitions: all other files stay, and are put back as they were.
 
 PyIceberg lists all files and reads some of them; Spark reads all rows.
 """
@@ -24,9 +24,8 @@ from tests.support.spark.lake import Lake
 
 pytestmark = [pytest.mark.lake]
 
-#: In twenty manifests, of which a swap may touch one.
-PARTITIONS = 2_000
-IN_A_COMMIT = 100
+PARTITIONS = 10_000
+IN_A_COMMIT = 500
 
 
 def add_partitions(made: TupleLake, folder: Path) -> None:
