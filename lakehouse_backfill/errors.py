@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, ClassVar
@@ -381,3 +381,11 @@ class CatalogDown(EnvironmentDown):
     """The catalog does not answer."""
 
     code = "catalog-down"
+
+
+@contextmanager
+def noting_failure(error: BackfillError) -> Iterator[None]:
+    """Raise the error after the block, also where the block cannot note it: it tells what landed."""
+    with suppress(EnvironmentDown, OutcomeUnknown):
+        yield
+    raise error

@@ -6,7 +6,7 @@ A revision carries chunks over from the shadow of the run that it revises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -46,13 +46,7 @@ from lakehouse_backfill.domain.plan import (
 from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
 from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 from lakehouse_backfill.domain.tables.commits import ChunkCommit
-from lakehouse_backfill.errors import (
-    BackfillError,
-    ChecksFailed,
-    EnvironmentDown,
-    OutcomeUnknown,
-    RunMoved,
-)
+from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved, noting_failure
 from lakehouse_backfill.ports.compute import ComputePorts
 
 
@@ -248,11 +242,9 @@ def staging_session(
         hooks.notify_halted(context, plan)
         raise
     except BackfillError as error:
-        # It says what may have landed: that it could not be noted, too, must not take its place.
-        with suppress(EnvironmentDown, OutcomeUnknown):
+        with noting_failure(error):
             detail = pace_detail(pace_changes)
             context.move(status, plan, "fail", by, problem=error.problem, **detail)
-        raise
 
 
 @contextmanager
@@ -504,6 +496,5 @@ def open_shadow(context: Context, plan: Plan, epoch: int) -> None:
     context.shadows.open(target.table, target.snapshot_id, plan.shadow_table, properties)
     # Before its chunks are listed: what an overtaken driver commits later would not be seen.
     context.shadows.fence(plan.shadow_table, epoch)
-    change = declared_schema_change(plan)
-    if change and target.schema_id is not None:
+    if (change := declared_schema_change(plan)) and target.schema_id is not None:
         context.shadows.evolve(plan.shadow_table, target.schema_id, change)
