@@ -385,7 +385,7 @@ class CatalogDown(EnvironmentDown):
 
 @contextmanager
 def noting_failure(error: BackfillError) -> Iterator[None]:
-    """Raise the error after the block, also where the block cannot note it: it tells what landed."""
+    """Raise the error after the block, also where it cannot be noted: it tells what landed."""
     with suppress(EnvironmentDown, OutcomeUnknown):
         yield
     raise error
