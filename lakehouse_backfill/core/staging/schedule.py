@@ -26,6 +26,7 @@ from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size
 from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, format_duration
+from lakehouse_backfill.domain.tables.commits import ChunkCommit
 from lakehouse_backfill.errors import (
     BackfillError,
     Conflict,
@@ -258,6 +259,24 @@ class ChunkSchedule:
     def _landed(self, record: ChunkRecord, at: datetime) -> Landed:
         amounts = read_amounts(self.plan, record)
         return Landed(at, Size(amounts.rows, amounts.size_bytes))
+
+
+@dataclass
+class StageAttempts:
+    """Brings one chunk into the shadow; after a failure it looks whether that landed."""
+
+    act: Callable[[ChunkCommit | None, ChunkRecord | None], ChunkRecord]
+    commit: ChunkCommit | None
+    known: ChunkRecord | None
+    find: Callable[[], ChunkCommit | None]
+    _has_failed: bool = False
+
+    def __call__(self) -> ChunkRecord:
+        """Return the chunk's row; raises what computing and committing raise."""
+        if self._has_failed:
+            self.commit = self.find()
+        self._has_failed = True
+        return self.act(self.commit, self.known)
 
 
 def pace_detail(changes: Sequence[str]) -> dict[str, Any]:

@@ -33,7 +33,12 @@ from lakehouse_backfill.core.staging.pause import (
     stop_error,
 )
 from lakehouse_backfill.core.staging.rejects import record_rejects, with_earlier_rejects
-from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork, pace_detail
+from lakehouse_backfill.core.staging.schedule import (
+    ChunkSchedule,
+    ChunkWork,
+    StageAttempts,
+    pace_detail,
+)
 from lakehouse_backfill.core.validation.edges import EdgesWhileStaging
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
 from lakehouse_backfill.domain.comparison.checksums import Checksum
@@ -234,7 +239,6 @@ def staging_session(
                 judge_inputs(context, session.compute, plan, lease.epoch, session.waived)
                 yield session
     except RunMoved as error:
-        # Whoever took the run over moves it now.
         raise stop_error(context, status, error) from error
     except ChecksFailed as error:
         detail = error.stop | pace_detail(pace_changes)
@@ -332,7 +336,7 @@ def _chunk_work(
         ChunkWork(
             each,
             each.chunk_id not in committed,
-            _StageAttempts(
+            StageAttempts(
                 partial(_stage_chunk, context, plan, session, each),
                 committed.get(each.chunk_id), recorded.get(each.chunk_id),
                 partial(_find_again, listed, each.chunk_id),
@@ -361,24 +365,6 @@ def _keep_intermediates(context: Context, compute: ComputePorts, plan: Plan) -> 
 
 def _find_again(listed: Callable[[], tuple[ChunkCommit, ...]], chunk_id: str) -> ChunkCommit | None:
     return {item.chunk_id: item for item in listed()}.get(chunk_id)
-
-
-@dataclass
-class _StageAttempts:
-    """Brings one chunk into the shadow; after a failure it looks whether that landed."""
-
-    act: Callable[[ChunkCommit | None, ChunkRecord | None], ChunkRecord]
-    commit: ChunkCommit | None
-    known: ChunkRecord | None
-    find: Callable[[], ChunkCommit | None]
-    _has_failed: bool = False
-
-    def __call__(self) -> ChunkRecord:
-        """Return the chunk's row; raises what computing and committing raise."""
-        if self._has_failed:
-            self.commit = self.find()
-        self._has_failed = True
-        return self.act(self.commit, self.known)
 
 
 def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> None:
