@@ -50,7 +50,8 @@ def test_what_came_meanwhile_is_in_the_published_partitions(lake: Lake) -> None:
     assert [chunk.carried_from for chunk in chunks] == [run, ""]
 
 
-@pytest.mark.req("E3")
+@pytest.mark.req("E3", "X12")
+@pytest.mark.parametrize("isolation", ["clone", "branch"])
 def test_deleted_rows_stay_deleted_by_publish_and_by_rollback(lake: Lake) -> None:
     modes = _modes(lake, deletions="reapply")
     # A chunk that is taken over without deleted rows never computes what it would reject.
@@ -67,6 +68,7 @@ def test_deleted_rows_stay_deleted_by_publish_and_by_rollback(lake: Lake) -> Non
     assert modes.rows("d", "k", "v") == [(1, 1, 10), (2, 1, 99), (3, 1, 99), (4, 1, 10)]
     checks = modes.project.status(done.run_id)
     assert checks.runs[0].state == "published"
+    modes.require_intact(str(done.run_id))
     lake.sql("DELETE FROM {ns}.out WHERE d = date'2024-01-03' AND k = 1")
     lake.sql("INSERT INTO {ns}.out SELECT date'2024-01-05', 1, 'A', 1, 1, 'live', "
              + ", ".join("null" for _ in range(9)))  # fmt: skip

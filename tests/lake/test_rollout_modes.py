@@ -26,6 +26,8 @@ def test_a_result_is_published_step_by_step(make: Make, version: int) -> None:
     history = reversed(newest_first)
     steps = [row.scope for row in history if row.action == "publish" and row.run_id == run_id]
     assert [scope.partitions for scope in steps if scope] == [("2024-01-02",), ("2024-01-03",)]
+    modes.roll_back(run_id)
+    assert modes.rows() == expected(modes, nothing_changed)
 
 
 @pytest.mark.req("U7", "U8")
