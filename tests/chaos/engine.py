@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
+from lakehouse_backfill.adapters.local.row_hash import shape_of, table_hashes
 from lakehouse_backfill.adapters.pyiceberg_rows import row_range_filter
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning.target import catch_up, row_changes
@@ -31,25 +33,50 @@ from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import (
+    LINEAGE_NAMES,
     ChunkCounts,
     ChunkFacts,
     ChunkRecord,
     RejectedRow,
     Rejects,
 )
+from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import KeptIntermediate, MeasuredSides
 from tests.support.oracles import merging
 
 MARK = "lakehouse-backfill."
-_MASK = (1 << 64) - 1
-_SHAPE = "c" * 64
+_NO_SHAPE = "c" * 64
 
 
 #: Iceberg's names of types, by Arrow's.
 _TYPES = {
     "date32[day]": "date", "int64": "long", "string": "string", "large_string": "string",
 }  # fmt: skip
+
+
+def marked_rows(
+    rows: pa.Table, ignore: Collection[str] = ()
+) -> Iterator[tuple[dict[str, Any], Checksum]]:
+    """Yield each row with its checksum, as the toolkit's other readers hash it.
+
+    Columns of lineage and those of `ignore` do not count; types without a hash are told by text.
+    """
+    hashed = rows.drop_columns([*({*LINEAGE_NAMES, *ignore} & {*rows.column_names})])
+    shape = _shape(hashed.schema)
+    if shape == _NO_SHAPE:
+        marks = [zlib.crc32(repr(row).encode()) for row in hashed.to_pylist()]
+    else:
+        marks = table_hashes(hashed).tolist()
+    for row, mark in zip(rows.to_pylist(), marks, strict=True):
+        yield row, Checksum(rows=1, xor=mark, total=mark, shape=shape)
+
+
+def _shape(schema: pa.Schema) -> str:
+    try:
+        return shape_of(pa.schema([field for field in schema if field.name not in LINEAGE_NAMES]))
+    except Unsupported:
+        return _NO_SHAPE
 
 
 def is_named(row: dict[str, Any], predicate: RowPredicate) -> bool:
@@ -138,7 +165,8 @@ class PlainEngine:
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         scope = plan.chunk_scope(chunk)
         found = self.checksums(plan.shadow_table, snapshot_id, scope)
-        total = Checksum.empty(_SHAPE)
+        stored = self._catalog.load_table(plan.shadow_table).schema().as_arrow()
+        total = Checksum.empty(_shape(stored))
         for part in found.values():
             total = total + part
         return ChunkRecord(
@@ -296,15 +324,14 @@ class PlainEngine:
         reader = ArrowScan(loaded.metadata, loaded.io, scan.projection(), where)
         for task in scan.plan_files():
             path = task.file.file_path
-            for row in reader.to_table([task]).to_pylist() if path not in skip else ():
+            for row, one in (
+                marked_rows(reader.to_table([task]), ignore) if path not in skip else ()
+            ):
                 if beside is not None and is_named(row, beside):
                     continue
-                shown = [item for item in sorted(row.items()) if item[0] not in ignore]
-                mark = zlib.crc32(repr(shown).encode())
-                one = Checksum(rows=1, xor=mark, total=mark & _MASK, shape=_SHAPE)
                 label = partitions.partition_label(scope.field, row.get(scope.field.column))
                 place = label, path
-                found[place] = found.get(place, Checksum.empty(_SHAPE)) + one
+                found[place] = found.get(place, Checksum.empty(one.shape)) + one
         return found
 
     def measure(

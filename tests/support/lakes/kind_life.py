@@ -7,7 +7,6 @@ summed without Spark, so that a kind costs a second.
 from __future__ import annotations
 
 import uuid
-import zlib
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from datetime import date, datetime
@@ -47,14 +46,13 @@ from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
 from lakehouse_backfill.ports.compute import ComputePorts
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
-from tests.chaos.engine import PlainEngine, is_named
+from tests.chaos.engine import PlainEngine, is_named, marked_rows
 from tests.support.lakes.kinds import Kind, full_name
 from tests.support.lakes.tables import filter_of
 
 #: The column of the source, beside those of the target, by which its range is named.
 TIME = "t"
 JOB = "# The engine of the tests takes the rows of the source as they are.\n"
-_SHAPE = "c" * 64
 
 
 class KindEngine(PlainEngine):
@@ -108,14 +106,11 @@ class KindEngine(PlainEngine):
             path = task.file.file_path
             if path in skip or labels[path] not in scope.partitions:
                 continue
-            for row in reader.to_table([task]).to_pylist():
+            for row, one in marked_rows(reader.to_table([task]), ignore):
                 if beside is not None and is_named(row, beside):
                     continue
-                shown = [item for item in sorted(row.items()) if item[0] not in ignore]
-                mark = zlib.crc32(repr(shown).encode())
-                one = Checksum(rows=1, xor=mark, total=mark, shape=_SHAPE)
                 place = labels[path], path
-                found[place] = found.get(place, Checksum.empty(_SHAPE)) + one
+                found[place] = found.get(place, Checksum.empty(one.shape)) + one
         return found
 
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
