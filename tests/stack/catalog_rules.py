@@ -113,15 +113,20 @@ def rights_of(method: str, path: str, body: bytes) -> set[str]:
     for pattern, right in _RIGHTS:
         if re.search(pattern, request):
             return {right}
-    updates = json.loads(body)["updates"] if re.search(TABLE, path) else []
-    return set().union(*map(_rights_of_update, updates))
+    return _rights_of_commit(json.loads(body)) if re.search(TABLE, path) else set()
 
 
 def _rights_of_change(change: dict[str, Any]) -> set[str]:
     """Name the rights that one table's part of a transaction needs: those of a commit to it."""
     table = change["identifier"]
     path = f"/namespaces/{'.'.join(table['namespace'])}/tables/{table['name']}"
-    return rights_of("POST", path, json.dumps({"updates": change["updates"]}).encode())
+    return rights_of("POST", path, json.dumps(change).encode())
+
+
+def _rights_of_commit(change: dict[str, Any]) -> set[str]:
+    if {"type": "assert-create"} in change.get("requirements", ()):
+        return {"create"}
+    return set().union(*map(_rights_of_update, change["updates"]))
 
 
 def _rights_of_update(change: dict[str, Any]) -> set[str]:

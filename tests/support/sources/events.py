@@ -125,7 +125,7 @@ class EventCase:
         self.declare(more, declaration)
         wiring = Project.open(folder).wiring
         wiring.create_lake()
-        create_table(wiring.catalog, _contract(payload))
+        create_table(wiring.catalog, contract_of(payload))
 
     def declare(self, more: str = "", declaration: str = DECLARATION) -> None:
         """Write the declaration, with further fields."""
@@ -189,7 +189,8 @@ def oracle(events: Sequence[Made]) -> tuple[dict[str, Any], dict[str, str]]:
     return states, outcomes
 
 
-def _contract(payload: str) -> Contract:
+def contract_of(payload: str = "string") -> Contract:
+    """Return the contract of the table of events."""
     return Contract(
         api_version="lakehouse-backfill/v1",
         product="bronze.order_events",
