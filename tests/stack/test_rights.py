@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.faults import Skewed
+from tests.chaos.faults import Kill, Skewed
 from tests.chaos.lab import BY, SCOPE, TARGET, expected_rows
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
@@ -78,6 +78,11 @@ class Commands:
         self.proxy.allowed = None
         for verb in verbs:
             self.lab.must(verb, self.lab.run, *BY)
+
+    def kill(self, *arguments: str) -> None:
+        """Give a command with all rights, and kill it right after its commit to the table."""
+        self.proxy.allowed = None
+        self.lab.killed(*arguments, hook=Kill("Publisher.swap:committed"))
 
     def give_for_both(self, run: str, other: str) -> None:
         """Publish two runs, and take their products back, each by one commit."""

@@ -9,7 +9,6 @@ import pytest
 from pyarrow import parquet as pq
 
 from lakehouse_backfill.adapters.iceberg.schema import create_table
-from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, CONTRACT, DAYS, SCOPE, TARGET, expected_rows
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
@@ -54,9 +53,9 @@ def test_repairs_and_other_engines_need_these_rights_and_no_others(
     give("pause", lab.run, "--reason", "late", *BY)
     give("unpause", lab.run, *BY)
     commands.free("stage", "validate", "accept")
-    lab.killed("publish", lab.run, *BY, hook=Kill("Publisher.swap:committed"))
+    commands.kill("publish", lab.run, *BY)
     give("recover", lab.run, *BY, row="recover (publication)")
-    lab.killed(*BACK, hook=Kill("Publisher.swap:committed"))
+    commands.kill(*BACK)
     give("recover", "--all", *BY, row="recover (rollback)")
     require_rolled_back(lab)
 
