@@ -15,7 +15,6 @@ from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.errors import ConfigError, WriteForbidden
 from tests.lake.conftest import (
     daily,
-    isolation,
     lake,
 )
 from tests.lake.test_fencing import (
