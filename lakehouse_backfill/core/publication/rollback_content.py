@@ -25,6 +25,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.tables.branch_shadow import branch_shadow
 from lakehouse_backfill.domain.tables.commits import (
     PartitionRestore,
@@ -368,7 +369,7 @@ def _restore_chunks(
         pairs = _column_pairs(context, row.table, restore.restore_snapshot_id, shadow)
         chunks += (
             catch_up.RestoreChunk(
-                chunk_id=f"restore-{number}",
+                chunk_id=_restore_id(restore.restore_snapshot_id, some, way.excluded_rows),
                 table=row.table,
                 snapshot_id=restore.restore_snapshot_id,
                 shadow=shadow.table,
@@ -381,9 +382,20 @@ def _restore_chunks(
                     publication.MODE_PROPERTY: context.mode_of(way.run_id),
                 },
             )
-            for number, some in enumerate(_cut(labels), len(chunks) + 1)
+            for some in _cut(labels)
         )
     return tuple(chunks)
+
+
+def _restore_id(
+    snapshot_id: int | None, labels: tuple[str, ...], excluded: catch_up.ExcludedRows | None
+) -> str:
+    """Return the id of a chunk, which says what it writes.
+
+    What a retry has to write may be other than what was begun: rows were deleted since.
+    """
+    rows = excluded and excluded.model_dump(mode="json")
+    return f"restore-{digest([snapshot_id, labels, rows])[:16]}"
 
 
 def _cut(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:

@@ -117,6 +117,18 @@ def test_one_that_was_cut_off_goes_on_in_the_shadow_that_it_opened() -> None:
     assert not [name for name in where.tables if "rollback" in name]
 
 
+@pytest.mark.req("T4")
+def test_one_that_was_cut_off_writes_what_has_to_be_rewritten_only_since_then() -> None:
+    """As by a tombstone that came between: a chunk that was written holds other partitions."""
+    where, found = _world()
+    where.must_rewrite = {"2020-01-03"}
+    with pytest.raises(Killed), killed_at("Publisher.revert:before"):
+        roll_back(other_process(found))
+    where.must_rewrite = {DAY, "2020-01-03"}
+    roll_back(found)
+    assert _held(where) == BACK | {"2020-01-03": frozenset({"old-3 rewritten"})}
+
+
 def test_a_live_write_to_the_partition_gives_the_rollback_back_and_drops_its_shadow() -> None:
     where, found = _world()
     where.write(PRODUCT, DAY, "live too")
