@@ -82,11 +82,8 @@ class Pace:
 
 def decide(limits: PaceLimits, pace: Pace, size: Size, now: datetime) -> Decision:
     """Decide whether a chunk of this size starts now."""
-    if pace.failures >= limits.failures_in_a_row:
-        return Break(
-            f"{pace.failures} chunks in a row failed (limits.failures_in_a_row); the last: "
-            f"{pace.problem}"
-        )
+    if broken := _broken(limits, pace):
+        return broken
     if len(pace.in_work) >= pace.window:
         return Wait(None, f"{len(pace.in_work)} of at most {pace.window} chunks are in work")
     waits = [
@@ -105,6 +102,27 @@ def decide(limits: PaceLimits, pace: Pace, size: Size, now: datetime) -> Decisio
         pause = f"a pause of {limits.pause_seconds:g} s between chunks"
         return replace(found, reason=backoff or pause)
     return found
+
+
+def decide_found(limits: PaceLimits, pace: Pace, now: datetime) -> Decision:
+    """Decide whether a chunk that is there already is looked at now: no limit but that of failures.
+
+    Without it a chunk that cannot be looked at would be looked at again and again.
+    """
+    if broken := _broken(limits, pace):
+        return broken
+    if pace.failures and pace.not_before and now < pace.not_before:
+        return Wait(pace.not_before, f"after a failure: {pace.problem}")
+    return Go()
+
+
+def _broken(limits: PaceLimits, pace: Pace) -> Break | None:
+    if pace.failures < limits.failures_in_a_row:
+        return None
+    return Break(
+        f"{pace.failures} chunks in a row failed (limits.failures_in_a_row); the last: "
+        f"{pace.problem}"
+    )
 
 
 def _waits_for_hours(limits: PaceLimits, now: datetime) -> list[Wait]:
@@ -182,6 +200,11 @@ def land(
         text = f"window {changed.window} to {changed.window + 1}: {changed.good} good chunks"
         return replace(changed, window=changed.window + 1, good=0), text
     return changed, ""
+
+
+def find(pace: Pace) -> Pace:
+    """Return the state once a chunk was found: what failed before it works again."""
+    return replace(pace, failures=0, problem="", not_before=None) if pace.failures else pace
 
 
 def fail(

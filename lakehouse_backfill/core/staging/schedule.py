@@ -179,14 +179,14 @@ class ChunkSchedule:
 
     def _look_to_start(self, one: ChunkWork) -> float | None:
         self.lease.require_held()
-        if not one.is_new:
-            self.lease.require_driving()
-            return None
-        now = self.context.clock.now()
-        decision = pacer.decide(self.limits, self.pace, self._size(one.stage.chunk_id), now)
+        now, size = self.context.clock.now(), self._size(one.stage.chunk_id)
+        decision = pacer.decide_found(self.limits, self.pace, now)
+        if one.is_new:
+            decision = pacer.decide(self.limits, self.pace, size, now)
         if isinstance(decision, Go):
             self.lease.require_driving()
-            self.pace = pacer.start(self.pace, one.stage.chunk_id, self._size(one.stage.chunk_id))
+            if one.is_new:
+                self.pace = pacer.start(self.pace, one.stage.chunk_id, size)
             self._show_wait(None, "")
             return None
         if isinstance(decision, Break):
@@ -235,6 +235,7 @@ class ChunkSchedule:
 
     def _note_landed(self, one: ChunkWork, record: ChunkRecord, seconds: float) -> None:
         if not one.is_new:
+            self.pace = pacer.find(self.pace)
             return
         landed = self._landed(record, self.context.clock.now())
         computed_s = None if record.carried_from or record.recovered else seconds

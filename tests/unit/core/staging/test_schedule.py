@@ -386,6 +386,47 @@ def test_a_catalog_that_is_away_for_a_minute_is_waited_for(parallel: int) -> Non
     assert "waits 32 s: after a failure: the catalog is away" in shown.texts
 
 
+@pytest.mark.req("X3", "T8")
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("what", ["the log", "the shadow"])
+def test_a_run_whose_chunks_are_there_waits_and_gives_up_as_any_other(
+    parallel: int, what: str
+) -> None:
+    """Chunks that are not computed follow no limits; they are not looked for without end."""
+    _, engine, found, run = _world(parallel=parallel, failures_in_a_row=3)
+
+    def die(chunk: Chunk) -> None:
+        if not chunk.chunk_id.startswith("c0001"):
+            raise RuntimeError("the process ends")
+
+    engine.act = die
+    with pytest.raises(RuntimeError):
+        stage(found, run, "bob")
+    engine.act = lambda _: None
+    again = dataclasses.replace(found, driver="two", take_over=True)
+    looks: list[str] = []
+
+    def away(*_: Any) -> Any:
+        looks.append(what)
+        assert len(looks) < 50, "it is looked for without end"
+        raise CatalogDown("the catalog is away", fix="try again")
+
+    def begin(*_: Any) -> None:
+        found.runs.status = away  # type: ignore[method-assign]
+
+    if what == "the log":
+        engine.load = begin  # type: ignore[method-assign]
+    else:
+        found.runs.chunks = lambda _: ()  # type: ignore[method-assign]
+        engine.remeasure = away  # type: ignore[method-assign]
+    before = found.clock.now()
+    with pytest.raises(LimitExceeded, match=r"chunks in a row failed.*the catalog is away"):
+        stage(again, run, "bob")
+    # Others may look at the log, and chunks beside it may land: then one was not in a row.
+    assert len(looks) <= 10
+    assert found.clock.now() - before >= timedelta(seconds=2)
+
+
 @pytest.mark.req("X3", "T4")
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_a_chunk_of_unknown_outcome_is_told_also_where_that_cannot_be_noted(parallel: int) -> None:
