@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 #: Of more rows, only some values are kept: every n-th of each sorted block.
 _MOST_VALUES = 5_000_000
 _BLOCK_VALUES = 1_000_000
-_READ_AT_ONCE = 8
+#: Files that are read side by side, and their rows: PyIceberg holds the column of all of them.
+_READ_AT_ONCE, _ROWS_AT_ONCE = 8, 8_000_000
 
 
 def choose_bounds(
@@ -129,11 +130,25 @@ class KeyColumn:
         schema, kind = Schema(self._column), self._empty().type
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
         # PyIceberg reads all files that it is given, however many are waiting to be looked at.
-        for first in range(0, len(files), _READ_AT_ONCE):
-            tasks = [FileScanTask(file) for file in files[first : first + _READ_AT_ONCE]]
-            for batch in scan.to_record_batches(tasks):
+        for group in _groups(files):
+            for batch in scan.to_record_batches([FileScanTask(file) for file in group]):
                 yield batch.column(0).drop_null().cast(kind)
 
     def _empty(self) -> pa.Array:
         column: pa.ChunkedArray = Schema(self._column).as_arrow().empty_table().column(0)
         return column.combine_chunks()
+
+
+def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """Yield the files that are read side by side; one of more rows is read alone."""
+    group: list[DataFile] = []
+    rows = 0
+    for file in files:
+        is_full = len(group) == _READ_AT_ONCE or rows + file.record_count > _ROWS_AT_ONCE
+        if group and is_full:
+            yield group
+            group, rows = [], 0
+        group.append(file)
+        rows += file.record_count
+    if group:
+        yield group

@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -126,6 +128,27 @@ def test_of_very_many_rows_a_part_is_kept_and_ranges_are_about_equal(
     for bound, exact in zip(bounds, wanted, strict=True):
         assert abs(bound // 2**50 - exact) < 100, bounds
     assert found(catalog, "long", 5).bounds == bounds
+
+
+@pytest.mark.req("P3")
+def test_no_more_rows_than_a_part_are_read_side_by_side(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_values, "_ROWS_AT_ONCE", 5)
+    table_of(
+        catalog, *([n, n + 1, n + 2] for n in (0, 2)), *([n] for n in range(9)), list(range(7))
+    )
+    groups: list[list[int]] = []
+    read = ArrowScan.to_record_batches
+
+    def noted(scan: ArrowScan, tasks: list[FileScanTask]) -> Any:
+        groups.append(sorted(task.file.record_count for task in tasks))
+        return read(scan, tasks)
+
+    monkeypatch.setattr(ArrowScan, "to_record_batches", noted)
+    assert found(catalog, "long", 2).rows == 22
+    assert sum(map(sum, groups)) == 22
+    assert all(sum(group) <= 5 or len(group) == 1 for group in groups)
 
 
 def test_a_column_without_values_has_no_bounds(catalog: SqlCatalog) -> None:
