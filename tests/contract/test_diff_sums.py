@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from lakehouse_backfill.adapters.local.diff import tally
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.local.measuring.measuring import LocalMeasurer
 from lakehouse_backfill.core.validation.partition_totals import measured_sides
-from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS
+from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS, PartitionSums
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.partitions import (
     WHOLE_TABLE_FIELD,
@@ -22,7 +23,7 @@ from lakehouse_backfill.domain.partitions import (
 )
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest, NewSide
-from tests.contract.differ_cases import Built, Case
+from tests.contract.differ_cases import BY_DAY, Built, Case, Maker, append, day, days
 from tests.contract.test_differ import LOCAL_CASES, parts_differ
 
 pytestmark = pytest.mark.req("P2", "Q5")
@@ -87,3 +88,26 @@ def test_a_diff_adds_up_its_new_side(
 
 def test_most_cases_are_added_up() -> None:
     assert len(SEEN["added up"]) > len(SEEN["left to others"] - SEEN["added up"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_counted_values_that_spark_refuses_are_not_all_held(
+    catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    rows = [{"d": day(n // 20), "k": n, "s": f"value {n}"} for n in range(100)]
+    table = make.table({"d": "date", "k": "long", "s": "string"}, BY_DAY)
+    heads = [append(table, rows[first : first + 10]) for first in range(0, 100, 10)]
+    request = make.request(table, None, heads[-1], ("k",), scope=days(*range(5)))
+    monkeypatch.setattr(tally, "MAX_GROUPS", 25)
+    held: list[int] = []
+    add = PartitionSums.add_group
+
+    def noted(sums: PartitionSums, label: str, file: str | None, *others: Any) -> None:
+        add(sums, label, file, *others)
+        held.append(sums.groups)
+
+    monkeypatch.setattr(PartitionSums, "add_group", noted)
+    wanted = NewSide((Measure(name="by", counts_by="s"),), ())
+    WAYS[way](catalog).diff(replace(request, new_side=wanted))
+    assert wanted.sums is None
+    assert max(held) <= 50

@@ -29,7 +29,6 @@ from lakehouse_backfill.adapters.local.diff.snapshot_lister import SnapshotListe
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_with_spill_folder
 from lakehouse_backfill.adapters.local.scan import release_after
-from lakehouse_backfill.core.validation.partition_totals import MAX_GROUPS
 from lakehouse_backfill.domain.comparison.diff import (
     Diff,
     DiffPreview,
@@ -302,8 +301,7 @@ def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"])
     """Return the diff that a complete tally adds up to, without values of redacted columns."""
     redaction = asked.request.redaction
     if asked.request.new_side is not None:
-        is_few = tally.new_side is not None and tally.new_side.groups <= MAX_GROUPS
-        asked.request.new_side.sums = tally.new_side if is_few else None
+        asked.request.new_side.sums = tally.new_side
     return Diff(
         old=asked.old.display_name,
         new=asked.new.display_name,

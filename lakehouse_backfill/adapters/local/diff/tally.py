@@ -11,6 +11,7 @@ from typing import Any
 from lakehouse_backfill.adapters.local.diff.columns import ChangeKind, DiffColumn, SideName
 from lakehouse_backfill.adapters.local.diff.counts import NumberCounts
 from lakehouse_backfill.core.comparison import distributions
+from lakehouse_backfill.core.validation.partition_totals import MAX_GROUPS
 from lakehouse_backfill.domain.comparison.diff import (
     AddedColumn,
     CellDiff,
@@ -151,7 +152,16 @@ class Tally:
         self.filled_rows.update(other.filled_rows)
         if self.new_side is not None and other.new_side is not None:
             self.new_side.add(other.new_side)
+            self.drop_many_sums()
         else:
+            self.new_side = None
+
+    def drop_many_sums(self) -> None:
+        """Add up no more of the new side where a column has too many counted values.
+
+        They would take the memory of all rows, and Spark refuses them.
+        """
+        if self.new_side is not None and self.new_side.groups > MAX_GROUPS:
             self.new_side = None
 
     def add_shared(self, partition: int, rows: int) -> None:

@@ -76,6 +76,7 @@ class SideSums:
         read = {*hashed, *placing, *counted} or {next(iter(kinds))}
         #: The columns to read, in the order of the table, in which its files are read.
         self.names = [name for name in kinds if name in read]
+        self.counts_states = any(measure.counts_by for measure in measures)
         self._measures, self._field, self._kinds, self._hashed = measures, field, kinds, hashed
         self._shape = shape_of(pa.schema([(name, kinds[name]) for name in hashed]))
         self._labels, self._is_hashed = set(scope.partitions), is_hashed
@@ -147,6 +148,8 @@ class NewSideSums:
                 sums.add_group(label, path, count, checksum, values)
         except Unsupported:
             self._tally.new_side = None
+        if self._rows.counts_states:
+            self._tally.drop_many_sums()
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
