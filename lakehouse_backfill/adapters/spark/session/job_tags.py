@@ -47,6 +47,11 @@ def interrupt(spark: SparkSession, tag: str) -> None:
         spark.sparkContext.cancelJobsWithTag(tag)
 
 
+def cores(spark: SparkSession) -> int | None:
+    """Return how many tasks Spark makes where nothing else says it; None: Connect does not say."""
+    return None if _is_connect(spark) else int(spark.sparkContext.defaultParallelism)
+
+
 def _is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import EPOCH_PROPERTY, SparkTables
-from lakehouse_backfill.adapters.spark.session import write_guard
+from lakehouse_backfill.adapters.spark.session import job_tags, write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
     translate_spark_error,
@@ -121,9 +121,12 @@ _TASK_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 #: By default, Spark rather gives each core a task than tasks their size.
 _PARALLELISM_FIRST = "spark.sql.adaptive.coalescePartitions.parallelismFirst"
 _BUCKETS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
-#: Buckets are put together to no fewer tasks, if these have a megabyte.
+#: Buckets are put together to no fewer tasks, if these have a megabyte. It holds for what a job
+#: computes before the write, too: by default Spark has a task there for each of its cores.
 _LEAST_TASKS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+#: Spark's default of it.
+_USUAL_PARTITIONS = 200
 
 
 def _spread(frame: DataFrame, distribution: WriteDistribution) -> DataFrame:
@@ -169,9 +172,26 @@ class _TaskSizes:
             return {_TASK_BYTES: str(distribution.task_bytes), _PARALLELISM_FIRST: "false"}
         if distribution.buckets is None:
             return {}
-        usual = int(self._tables.spark.conf.get(_SHUFFLE_PARTITIONS, "200") or 200)
+        usual = self._number(_BUCKETS) or self._number(_SHUFFLE_PARTITIONS) or _USUAL_PARTITIONS
         buckets = max(distribution.buckets, usual)
-        return {_BUCKETS: str(buckets), _LEAST_TASKS: str(distribution.buckets)}
+        wanted = {_BUCKETS: str(buckets)}
+        cores = self._cores()
+        if cores is not None:
+            least = max(distribution.buckets, self._number(_LEAST_TASKS), cores)
+            wanted[_LEAST_TASKS] = str(least)
+        return wanted
+
+    def _number(self, key: str) -> int:
+        """Return a setting that is a number, 0 for any other; some vendors' Spark says `auto`."""
+        text = str(self._tables.spark.conf.get(key, None))
+        return int(text) if text.isdecimal() else 0
+
+    def _cores(self) -> int | None:
+        """Return to how many tasks Spark gives its cores by itself; None: Connect does not say."""
+        spark = self._tables.spark
+        cores = job_tags.cores(spark)
+        is_asked = str(spark.conf.get(_PARALLELISM_FIRST, "true")).lower() == "true"
+        return cores if is_asked or cores is None else 0
 
     def _set(self, wanted: Mapping[str, str]) -> None:
         conf = self._tables.spark.conf

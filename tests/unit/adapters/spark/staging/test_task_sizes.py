@@ -1,0 +1,63 @@
+"""How Spark cuts tasks while a chunk is written: never coarser than it would by itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import _TaskSizes
+from lakehouse_backfill.core.planning.target.file_sizes import WriteDistribution
+
+_COALESCE = "spark.sql.adaptive.coalescePartitions"
+BUCKETS, LEAST = f"{_COALESCE}.initialPartitionNum", f"{_COALESCE}.minPartitionNum"
+SHUFFLE, FIRST = "spark.sql.shuffle.partitions", f"{_COALESCE}.parallelismFirst"
+
+
+class Settings:
+    """Settings of a session, by name."""
+
+    def __init__(self, **known: str) -> None:
+        self.known = known
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.known.get(key, default)
+
+    def set(self, key: str, value: str) -> None:
+        self.known[key] = value
+
+    def unset(self, key: str) -> None:
+        self.known.pop(key, None)
+
+
+def in_force(conf: Settings, cores: int, buckets: int) -> tuple[str | None, str | None]:
+    """Return both settings while chunks are written, once others are written beside."""
+    spark = SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=cores))
+    before, sizes = dict(conf.known), _TaskSizes(cast("Any", SimpleNamespace(spark=spark)))
+    with sizes.in_force(WriteDistribution("hash", buckets=buckets)):
+        with sizes.in_force(WriteDistribution("hash", buckets=buckets + 1)):
+            found = conf.get(BUCKETS, None), conf.get(LEAST, None)
+        assert found == (conf.get(BUCKETS, None), conf.get(LEAST, None))
+    assert conf.known == before
+    return found
+
+
+@pytest.mark.req("P2")
+@pytest.mark.parametrize(
+    ("known", "cores", "wanted"),
+    [
+        pytest.param({}, 2, ("200", "12"), id="few cores"),
+        pytest.param({SHUFFLE: "8"}, 2, ("12", "12"), id="few partitions of a shuffle"),
+        pytest.param({SHUFFLE: "200"}, 400, ("200", "400"), id="a cluster keeps its cores busy"),
+        pytest.param({SHUFFLE: "200", FIRST: "false"}, 400, ("200", "12"), id="few tasks wanted"),
+        pytest.param(
+            {SHUFFLE: "200", BUCKETS: "5000", LEAST: "64"}, 2, ("5000", "64"), id="the user's own"
+        ),
+        pytest.param({SHUFFLE: "auto"}, 2, ("200", "12"), id="a vendor's Spark"),
+    ],
+)
+def test_what_is_computed_before_the_write_is_cut_no_coarser_than_without_it(
+    known: dict[str, str], cores: int, wanted: tuple[str, str]
+) -> None:
+    assert in_force(Settings(**known), cores, 12) == wanted
