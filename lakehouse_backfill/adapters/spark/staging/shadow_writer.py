@@ -361,7 +361,14 @@ class ShadowWriter:
             )
         if any(words in str(failure) for words in dataframes.TABLE_CHANGED_MESSAGES):
             raise _taken_over_error(shadow, "it was fenced during the write") from failure
-        raise translate_spark_error(failure, doing) from failure
+        known = translate_spark_error(failure, doing)
+        if _may_land_later(str(failure)):
+            raise OutcomeUnknown(
+                f"{known.problem}; the catalog may still be at work on the commit",
+                state="the shadow may hold the chunk; nothing was published",
+                fix="run the step again: it looks before it writes",
+            ) from failure
+        raise known from failure
 
     def _find_attempt(self, shadow: str, attempt_id: str) -> ShadowCommit | None:
         summaries = self._tables.summaries(shadow)
@@ -371,6 +378,17 @@ class ShadowWriter:
             if summary.get(ATTEMPT_ID_PROPERTY) == attempt_id:
                 return ShadowCommit(snapshot_id, int(summary.get("added-records", 0)))
         return None
+
+
+#: What Iceberg says of a commit that got no answer, or one that does not tell; and of a request
+#: that was never sent.
+_UNTOLD = ("CommitStateUnknownException", "processing POST request")
+_UNSENT = ("Connection refused", "ConnectTimeoutException", "UnknownHostException", "NoRouteToHost")
+
+
+def _may_land_later(text: str) -> bool:
+    is_untold = any(words in text for words in _UNTOLD)
+    return is_untold and not any(words in text for words in _UNSENT)
 
 
 def _taken_over_error(shadow: str, how: str) -> RunMoved:
