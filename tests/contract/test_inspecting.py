@@ -179,6 +179,8 @@ def test_many_rows_and_what_arrow_counts_otherwise_are_left_to_spark(kit: Kit) -
         for most in (3, 4)
     }
     assert [one.rows for one in found.values()] == [{"spark": 1}, {FIRST: 2}]
+    short = InspectingBySize(LocalInspector(kit.catalog, max_bytes=9), _as_port(spark))
+    assert short.chunk(of, chunk, kit.head()).rows == {"spark": 1}
     near = InspectingBySize(LocalInspector(kit.catalog), _as_port(spark))
     assert near.periods(of, "src", "day") == ("spark",)
 

@@ -29,6 +29,7 @@ from lakehouse_backfill.adapters.local.scan import (
     added_files,
     filter_of_ranges,
     plan_scan,
+    stored_bytes,
 )
 from lakehouse_backfill.core.planning.inputs.read_windows import (
     TIME_TYPES,
@@ -63,6 +64,9 @@ MAX_LOCAL_ROWS = 2_000_000
 #: Values (rows times inspected columns) of a chunk. They are read in batches; what is held of all
 #: rows, the hashes of keys, is 8 bytes a row. Spark shuffles the keys, which takes it longer.
 MAX_LOCAL_VALUES = 32_000_000
+#: Bytes of these values as they are stored: a batch of long texts takes all memory, and a far
+#: store sends all of them here.
+MAX_LOCAL_BYTES = 512 * 2**20
 #: Types whose values Arrow distinguishes as Spark does. Floats (-0.0, NaN) and nested types differ.
 _EXACT_KEY_TYPES = (
     pa.types.is_integer,
@@ -86,10 +90,11 @@ class LocalInspector:
         catalog: Catalog,
         max_rows: int = MAX_LOCAL_ROWS,
         max_values: int = MAX_LOCAL_VALUES,
+        max_bytes: int = MAX_LOCAL_BYTES,
     ) -> None:
-        """Set up; `max_rows`: of an input, `max_values`: of a chunk."""
+        """Set up; `max_rows`: of an input, `max_values` and `max_bytes` in files: of a chunk."""
         self._catalog = catalog
-        self._max_rows, self._max_values = max_rows, max_values
+        self._max_rows, self._max_values, self._max_bytes = max_rows, max_values, max_bytes
 
     def periods(self, of: Plan, name: str, unit: Period) -> tuple[str, ...]:
         """Return the hours, days or months that hold a row, within the range that the run reads."""
@@ -143,6 +148,8 @@ class LocalInspector:
         placing = first if field.is_whole_table else field.column
         names = list(dict.fromkeys((*key, placing, *of_rules)))
         _require_few(_rows_of(side) * len(names), self._max_values, "values")
+        stored = sum(stored_bytes(side, task, names) for task in tasks)
+        _require_few(stored, self._max_bytes, "bytes")
         is_whole = layout.is_partition_aligned and not field.only
         wanted = None if is_whole else filter_of_ranges(rows)
 
@@ -158,7 +165,7 @@ def _rows_of(side: SnapshotScan) -> int:
 
 
 def _require_few(count: int, limit: int, what: str) -> None:
-    """Raise Unsupported for more rows or values than are inspected here."""
+    """Raise Unsupported for more than is inspected here."""
     if count > limit:
         raise Unsupported(f"{count:,} {what} are more than {limit:,}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
@@ -133,6 +133,14 @@ def _by_nullness(ranges: Sequence[RowRange]) -> list[list[RowRange]]:
     """
     parts = [[each for each in ranges if each.is_null is is_null] for is_null in (False, True)]
     return [part for part in parts if part] or [[]]
+
+
+def stored_bytes(side: SnapshotScan, task: FileScanTask, names: Collection[str]) -> int:
+    """Return how many bytes columns of a file take: all, where metadata has no sizes of columns."""
+    ids = {each.field_id for each in side.schema.fields if each.name in names}
+    sizes = task.file.column_sizes or {}
+    known = [size for number, size in sizes.items() if number in ids]
+    return sum(known) if known else int(task.file.file_size_in_bytes)
 
 
 def added_files(side: SnapshotScan) -> SnapshotScan:

@@ -15,7 +15,12 @@ from pyiceberg.exceptions import ResolveError
 
 from lakehouse_backfill.adapters.local.measuring.side_sums import Group, SideSums, require_parquet
 from lakehouse_backfill.adapters.local.parquet import stream_file_columns, thread_pool
-from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
+from lakehouse_backfill.adapters.local.scan import (
+    SnapshotScan,
+    filter_of_ranges,
+    plan_scan,
+    stored_bytes,
+)
 from lakehouse_backfill.core.validation.partition_totals import MAX_GROUPS, measured_sides
 from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS, PartitionSums
@@ -182,17 +187,14 @@ class _FileReader:
 
     def __init__(self, of: _Reading, side: SnapshotScan, sums: SideSums) -> None:
         self._side, self._sums, self.names = side, sums, sums.names
-        self._ids = [each.field_id for each in side.schema.fields if each.name in sums.names]
         #: Files of a spec without the other partition fields hold rows of other tuples, too.
         only = next((rows.only for rows in scope_row_ranges(of.scope)), ())
         column = of.scope.field.column
         self._rows = filter_of_ranges([RowRange(column, is_everything=True, only=only)])
 
     def stored_bytes(self, task: FileScanTask) -> int:
-        """Return how many bytes of a file are read: all, where metadata has no sizes of columns."""
-        sizes = task.file.column_sizes or {}
-        known = [sizes[number] for number in self._ids if number in sizes]
-        return sum(known) if known else int(task.file.file_size_in_bytes)
+        """Return how many bytes of a file are read."""
+        return stored_bytes(self._side, task, self.names)
 
     def groups(self, task: FileScanTask) -> Iterator[Group]:
         """Yield the rows of a file by partition; those outside the scope are left out.
