@@ -6,6 +6,7 @@ looked up in metadata first, so that rows with known checksums are not read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -181,6 +182,11 @@ def validate(
     return status, result, digest
 
 
+_NESTED, _DECIMAL = re.compile("struct|list|map"), re.compile(r"decimal\((\d+)")
+#: Decimals of more digits are hashed one by one in this process.
+_MAX_DIGITS = 18
+
+
 @dataclass(frozen=True)
 class _Measurements:
     """What was measured on both sides: files, checksums by partition, diff, totals, edges."""
@@ -305,7 +311,7 @@ def _measure(
     base, new_side = known.base, (shadow.table, shadow.snapshot_id)
     # The candidate is always read: it is what people accept.
     candidate = fingerprints.look_up_fingerprints(context, *new_side, scope, rely=False)
-    measured, diff, edge = _read_sides(context, compute, plan, events, (known, new_side))
+    measured, diff, edge = _read_sides(context, compute, plan, events, (known, shadow))
     by_file = measured.new_files
     if added_column_names(change) and shadow.snapshot_id is not None:
         by_file = compute.measuring.by_file(shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES)
@@ -333,14 +339,14 @@ def _read_sides(
     compute: ComputePorts,
     plan: Plan,
     events: tuple[Event, ...],
-    of: tuple[KnownBase, tuple[str, int | None]],
+    of: tuple[KnownBase, TableInfo],
 ) -> tuple[MeasuredSides, Diff, EdgeReport | None]:
     """Return checksums and totals of the base and the candidate, their diff, and the edges.
 
     Of a known base no row is read but by the diff, which adds up the candidate as it goes.
     """
-    (known, new_side), scope, target = of, plan.resolved.scope, plan.resolved.target
-    old_side = target.table, target.snapshot_id
+    (known, shadow), scope, target = of, plan.resolved.scope, plan.resolved.target
+    old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, change = plan.resolved.contract.measures, declared_schema_change(plan)
     all_measures = measures + _lineage_counts(plan)
     unread_labels = known.history_labels if measures and known.counts is None else ()
@@ -354,7 +360,8 @@ def _read_sides(
         )  # fmt: skip
 
     is_known = known.is_fully_known and (counts is not None or not all_measures)
-    shared = None if unread_labels or not is_known else NewSide(all_measures, ignored)
+    is_shared = is_known and not unread_labels and _is_added_up(shadow)
+    shared = NewSide(all_measures, ignored) if is_shared else None
     request = candidate_request(context, plan, new_side[1], MAX_DIFF_SAMPLES)
     # The tasks are independent, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
@@ -367,6 +374,13 @@ def _read_sides(
         diff = diff_future.result()
         measured = measured or _added_up(plan, shared, (old_side, new_side), counts) or measure()
     return measured, diff, edge
+
+
+def _is_added_up(shadow: TableInfo) -> bool:
+    """Return whether rows of these types are hashed by the diff; others begin beside it."""
+    kinds = [column.type for column in shadow.columns]
+    digits = [int(found[1]) for kind in kinds if (found := _DECIMAL.match(kind))]
+    return max(digits, default=0) <= _MAX_DIGITS and not any(map(_NESTED.match, kinds))
 
 
 def _added_up(

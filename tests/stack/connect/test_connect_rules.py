@@ -15,6 +15,7 @@ from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.errors import ConfigError, WriteForbidden
 from tests.lake.conftest import (
     daily,
+    isolation,
     lake,
 )
 from tests.lake.test_fencing import (
@@ -62,6 +63,7 @@ __all__ = [
     "daily",
     "days",
     "guarded",
+    "isolation",
     "kit",
     "lake",
     "outside",
