@@ -29,6 +29,7 @@ from lakehouse_backfill.adapters.local.scan import (
     added_files,
     filter_of_ranges,
     plan_scan,
+    require_few,
     stored_bytes,
 )
 from lakehouse_backfill.core.planning.inputs.read_windows import (
@@ -110,7 +111,7 @@ class LocalInspector:
         field = ScopeField.model_validate({"column": column, "transform": unit, "type": kind})
         rows = window_row_ranges(kind, column, *window_to_read(pin, of.resolved.scope))
         side = plan_scan(self._catalog, pin.table, pin.snapshot_id, rows)
-        _require_few(_rows_of(side), self._max_rows, "rows")
+        require_few(_rows_of(side), self._max_rows, "rows")
         labels: set[str] = set()
         for task in side.tasks:
             for part in stream_file_columns(side, task, [column]):
@@ -147,9 +148,9 @@ class LocalInspector:
         first = side.schema.fields[0].name if side.table else field.column
         placing = first if field.is_whole_table else field.column
         names = list(dict.fromkeys((*key, placing, *of_rules)))
-        _require_few(_rows_of(side) * len(names), self._max_values, "values")
+        require_few(_rows_of(side) * len(names), self._max_values, "values")
         stored = sum(stored_bytes(side, task, names) for task in tasks)
-        _require_few(stored, self._max_bytes, "bytes")
+        require_few(stored, self._max_bytes, "bytes")
         is_whole = layout.is_partition_aligned and not field.only
         wanted = None if is_whole else filter_of_ranges(rows)
 
@@ -162,12 +163,6 @@ class LocalInspector:
 def _rows_of(side: SnapshotScan) -> int:
     """Return how many rows the files of a side hold."""
     return sum(task.file.record_count for task in side.tasks)
-
-
-def _require_few(count: int, limit: int, what: str) -> None:
-    """Raise Unsupported for more than is inspected here."""
-    if count > limit:
-        raise Unsupported(f"{count:,} {what} are more than {limit:,}")
 
 
 @dataclass(frozen=True)

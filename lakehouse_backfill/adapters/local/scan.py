@@ -143,6 +143,12 @@ def stored_bytes(side: SnapshotScan, task: FileScanTask, names: Collection[str])
     return sum(known) if known else int(task.file.file_size_in_bytes)
 
 
+def require_few(count: int, limit: int, what: str) -> None:
+    """Raise Unsupported for more than is read in this process."""
+    if count > limit:
+        raise Unsupported(f"{count:,} {what} are more than {limit:,}")
+
+
 def added_files(side: SnapshotScan) -> SnapshotScan:
     """Return the scan of the files alone that its own snapshot added."""
     snapshot = side.table.snapshot_by_id(side.snapshot_id or 0) if side.table else None

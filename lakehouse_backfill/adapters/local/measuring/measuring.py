@@ -19,6 +19,7 @@ from lakehouse_backfill.adapters.local.scan import (
     SnapshotScan,
     filter_of_ranges,
     plan_scan,
+    require_few,
     stored_bytes,
 )
 from lakehouse_backfill.core.validation.partition_totals import MAX_GROUPS, measured_sides
@@ -147,11 +148,10 @@ class LocalMeasurer:
     def _require_few(self, work: list[tuple[_FileReader, FileScanTask]]) -> None:
         """Raise Unsupported for more values or bytes than are read here."""
         values = sum(task.file.record_count * len(reader.names) for reader, task in work)
-        if values > self._max_values:
-            raise Unsupported(f"{values:,} values are more than {self._max_values:,}")
-        stored = sum(reader.stored_bytes(task) for reader, task in work)
-        if stored > self._max_bytes:
-            raise Unsupported(f"{stored:,} bytes are more than {self._max_bytes:,}")
+        require_few(values, self._max_values, "values")
+        require_few(
+            sum(reader.stored_bytes(task) for reader, task in work), self._max_bytes, "bytes"
+        )
 
 
 class _Reading:
