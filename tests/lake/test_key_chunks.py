@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 import yaml
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Transaction
 from pyspark.sql.functions import array
 
 from lakehouse_backfill.adapters.spark.dataframes import is_in_ranges
@@ -74,7 +77,7 @@ def planned(
     cut: str,
     job: str = JOB,
     own: str | None = None,
-    parallel: int = 1,
+    **limits: int,
 ) -> str:
     """Plan a run of the whole table in chunks by key, and approve it."""
     contract = Path(project.add_product(lake.table("out"), "lead").file)
@@ -88,7 +91,7 @@ def planned(
     drawn["transform"]["version"] = "21.0.1" if job != JOB else "21.0.0"
     if own is not None:
         drawn["sources"]["src"]["partition_column"] = own
-    drawn["limits"] = CUTS[cut] | {"parallel": parallel}
+    drawn["limits"] = CUTS[cut] | limits
     drawn["safety"] = drawn.get("safety", {}) | {"max_rejected_share": 0.5}
     manifest.write_text(yaml.safe_dump(drawn))
     run_id = str(project.plan(manifest, by="ann").run_id)
@@ -171,6 +174,43 @@ def test_chunks_by_key_read_only_their_own_rows_where_the_source_names_the_key(
     found = project.run(run_id, "ann", take_over=True).to_dict()
     assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
     assert sum(chunk.input_rows or 0 for chunk in project.chunks(run_id).chunks) == 203
+    project.accept(run_id, by="lead")
+    project.publish(run_id, by="lead")
+    assert held(lake, "out") == computed(lake)
+
+
+@pytest.mark.req("X3", "X9", "T4")
+def test_a_commit_without_an_answer_that_lands_late_is_refused_and_the_chunk_is_there_once(
+    lake: Lake, project: Project
+) -> None:
+    """It is on its way while the run waits, and arrives when the next attempt is computed."""
+    run_id = planned(project, lake, "ranges", own="id", failures_in_a_row=2)
+    plan = project.wiring.context.runs.plan(run_id)
+    reached, refused, on_its_way = Counter[str](), list[Exception](), list[Transaction]()
+
+    def lose_the_answer(point: str) -> None:
+        reached[point] += 1
+        attempt = reached[point] if point == "Spark.overwrite:committing" else 0
+        if attempt == 2:
+            table = lake.catalog.load_table(plan.shadow_table)
+            rows = [row for row in computed(lake) if -5 <= row[0] < 9]
+            columns = zip(*rows, strict=True)
+            added = pa.table(dict(zip(("id", "name", "v"), columns, strict=True)))
+            mark = {"lakehouse-backfill.chunk-id": plan.resolved.chunks[1].chunk_id}
+            on_its_way.append(table.transaction())
+            on_its_way[0].append(added, snapshot_properties=mark)
+            raise RuntimeError("org.apache.iceberg.exceptions.CommitStateUnknownException: 504")
+        if attempt == 3:
+            try:
+                on_its_way[0].commit_transaction()
+            except (CommitFailedException, ValueError) as error:
+                refused.append(error)
+
+    with hooked(lose_the_answer):
+        found = project.run(run_id, "ann").to_dict()
+    assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
+    assert "UUID does not match" in str(refused)
+    assert reached["Spark.overwrite:committed"] == len(plan.resolved.chunks)
     project.accept(run_id, by="lead")
     project.publish(run_id, by="lead")
     assert held(lake, "out") == computed(lake)

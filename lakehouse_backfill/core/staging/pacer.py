@@ -212,7 +212,7 @@ def fail(
 ) -> tuple[Pace, str]:
     """Return the state once a chunk has failed, and what changed; nothing of it counts."""
     failures = pace.failures + 1
-    again_at = now + timedelta(seconds=min(_LONGEST_BACKOFF_S, 2**failures))
+    again_at = now + timedelta(seconds=backoff_s(failures))
     # Of chunks side by side: the pause after one that landed is not over yet.
     again_at = max(again_at, pace.not_before or again_at)
     changed = replace(
@@ -226,6 +226,11 @@ def fail(
     if failures < limits.failures_in_a_row:
         text += f"; tried again after {(again_at - now).total_seconds():,.0f} s"
     return changed, text
+
+
+def backoff_s(failures: int) -> int:
+    """Return the seconds from the last of so many failures in a row to the next attempt."""
+    return min(_LONGEST_BACKOFF_S, 1 << failures)
 
 
 def expected_seconds(speeds: Iterable[tuple[int, float]], rows: int) -> float | None:

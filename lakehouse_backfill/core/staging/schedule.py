@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.planning.pace import chunk_sizes, read_amounts
@@ -23,6 +23,7 @@ from lakehouse_backfill.core.planning.stages import Stage
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging import pacer
 from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size
+from lakehouse_backfill.core.staging.pause import require_not_paused
 from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, format_duration
@@ -35,6 +36,7 @@ from lakehouse_backfill.errors import (
     RunMoved,
 )
 
+ResultT = TypeVar("ResultT")
 #: Seconds between two looks at the run while a limit lets nothing start.
 _LOOK_S = 1.0
 #: Shorter waits are not shown.
@@ -51,6 +53,61 @@ class ChunkWork:
     act: Callable[[], ChunkRecord]
 
 
+@dataclass
+class LateCommits:
+    """Has a run staged again once a chunk's commit may land later, beside that of a next attempt.
+
+    Chunks by key are added to the shadow, so nothing refuses one that is there already. A staging
+    that begins again fences the shadow, as one of another process does, before it looks for chunks.
+    """
+
+    plan: Plan
+    #: Times in a row that it came to nothing.
+    failures: int = 0
+    _chunk_id: str = ""
+    _error: BackfillError | None = None
+
+    @staticmethod
+    def may_follow(one: ChunkWork, error: BackfillError) -> bool:
+        """Return whether an attempt that failed so may still be added; a conflict was an answer."""
+        return one.stage.chunk.keys is not None and not isinstance(error, Conflict)
+
+    def note(self, one: ChunkWork, error: BackfillError) -> None:
+        """Remember why this staging ends."""
+        self.failures += 1
+        self._chunk_id, self._error = one.stage.chunk_id, error
+
+    def note_landed(self, one: ChunkWork) -> None:
+        """Count anew: a chunk has landed since, or the one in doubt was found."""
+        if one.is_new or one.stage.chunk_id == self._chunk_id:
+            self.failures = 0
+
+    def repeat(self, context: Context, stage: Callable[[Context], ResultT]) -> ResultT:
+        """Return what `stage` does, which is called again after such a chunk.
+
+        An outage between two calls is waited for, as one between two chunks. Raises RunPaused when
+        the run was paused meanwhile, else what `stage` raises.
+        """
+        while True:
+            try:
+                if self.failures:
+                    require_not_paused(context, context.runs.status(self.plan.run_id))
+                return stage(context)
+            except BackfillError as error:
+                self._require_another_try(error)
+            context.clock.sleep(pacer.backoff_s(self.failures))
+            # Who takes a run over does so once: another process may have begun in between.
+            context = replace(context, take_over=False)
+
+    def _require_another_try(self, error: BackfillError) -> None:
+        if error is not self._error:
+            if not self.failures or not error.retry_may_help:
+                raise error
+            self.failures += 1
+        if self.failures >= self.plan.resolved.manifest.limits.failures_in_a_row:
+            raise error
+
+
 _Staged = Generator[tuple[ChunkWork, ChunkRecord], None, None]
 
 
@@ -63,6 +120,7 @@ class ChunkSchedule:
     lease: RenewedLease
     #: Lets a thread work for the run beside others.
     beside: Callable[[], AbstractContextManager[None]]
+    late: LateCommits
     pace: Pace = field(default_factory=Pace)
     #: What changed the pace since the last ledger row.
     changes: list[str] = field(default_factory=list)
@@ -174,7 +232,7 @@ class ChunkSchedule:
         try:
             return self._look_to_start(one)
         except BackfillError as error:
-            self._note_failure(one, error)
+            self._note_failure(one, error, was_tried=False)
             return 0.0
 
     def _look_to_start(self, one: ChunkWork) -> float | None:
@@ -218,7 +276,9 @@ class ChunkSchedule:
                 "staging waits", reason=reason, until=until.isoformat()
             )
 
-    def _note_failure(self, one: ChunkWork, error: BackfillError) -> None:
+    def _note_failure(
+        self, one: ChunkWork, error: BackfillError, *, was_tried: bool = True
+    ) -> None:
         """Count a failure after which a chunk may be tried again; raise any other.
 
         The last one that is allowed is raised as it is, unless others came before it.
@@ -232,8 +292,13 @@ class ChunkSchedule:
             self.limits, self.pace, one.stage.chunk_id, error.problem, self.context.clock.now()
         )
         self._log_change(change)
+        is_last = self.pace.failures >= self.limits.failures_in_a_row
+        if was_tried and LateCommits.may_follow(one, error) and not is_last:
+            self.late.note(one, error)
+            raise error
 
     def _note_landed(self, one: ChunkWork, record: ChunkRecord, seconds: float) -> None:
+        self.late.note_landed(one)
         if not one.is_new:
             self.pace = pacer.find(self.pace)
             return

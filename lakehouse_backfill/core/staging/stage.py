@@ -36,6 +36,7 @@ from lakehouse_backfill.core.staging.rejects import record_rejects, with_earlier
 from lakehouse_backfill.core.staging.schedule import (
     ChunkSchedule,
     ChunkWork,
+    LateCommits,
     StageAttempts,
     pace_detail,
 )
@@ -53,6 +54,9 @@ from lakehouse_backfill.domain.tables.branch_shadow import parse_branch_shadow
 from lakehouse_backfill.domain.tables.commits import ChunkCommit
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved, noting_failure
 from lakehouse_backfill.ports.compute import ComputePorts
+
+#: Lists the chunks that the shadow holds.
+Listed = Callable[[], tuple[ChunkCommit, ...]]
 
 
 def carry_chunk(
@@ -164,15 +168,23 @@ def stage_run(
     context: Context,
     plan: Plan,
     by: str,
-    committed: Callable[[], tuple[ChunkCommit, ...]],
+    committed: Listed,
     replayer: str | None = None,
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Bring the run to staged: the chunks that `committed` lists are in the shadow already.
 
     `committed` is called after the shadow was fenced: nobody else writes there any more.
     """
+    late = LateCommits(plan)
+    return late.repeat(context, lambda now: _stage_once(now, plan, by, committed, replayer, late))
+
+
+def _stage_once(
+    context: Context, plan: Plan, by: str, committed: Listed, replayer: str | None,
+    late: LateCommits,
+) -> tuple[RunStatus, dict[str, Any]]:  # fmt: skip
     with staging_session(context, plan, by, replayer) as session, session.edges:
-        done, before = _stage_chunks(context, plan, session, committed)
+        done, before = _stage_chunks(context, plan, session, committed, late)
         detail = session.edges.detail(session.lease.require_held)
     rows = sum(record.output_rows for record in done)
     detail |= {"chunks": len(done), "rows": rows}
@@ -281,10 +293,7 @@ class _Interruption:
 
 
 def _stage_chunks(
-    context: Context,
-    plan: Plan,
-    session: StagingSession,
-    listed: Callable[[], tuple[ChunkCommit, ...]],
+    context: Context, plan: Plan, session: StagingSession, listed: Listed, late: LateCommits
 ) -> tuple[list[ChunkRecord], int]:
     compute, lease = session.compute, session.lease
     _judge_first_plan(context, plan, session)
@@ -293,7 +302,7 @@ def _stage_chunks(
     recorded = {record.chunk_id: record for record in context.runs.chunks(plan.run_id)}
     checks = ChunkChecks(context, compute, plan, session.waived)
     beside = partial(compute.staging.beside, plan)
-    schedule = ChunkSchedule(context, plan, lease, beside, changes=session.pace_changes)
+    schedule = ChunkSchedule(context, plan, lease, beside, late, changes=session.pace_changes)
     schedule.resume(recorded, committed)
     work = _chunk_work(context, plan, session, listed, committed, recorded)
     if any(one.is_new and not _is_taken_over(plan, one.stage) for one in work):
@@ -327,7 +336,7 @@ def _chunk_work(
     context: Context,
     plan: Plan,
     session: StagingSession,
-    listed: Callable[[], tuple[ChunkCommit, ...]],
+    listed: Listed,
     committed: Mapping[str, ChunkCommit],
     recorded: Mapping[str, ChunkRecord],
 ) -> list[ChunkWork]:
@@ -363,7 +372,7 @@ def _keep_intermediates(context: Context, compute: ComputePorts, plan: Plan) -> 
         )
 
 
-def _find_again(listed: Callable[[], tuple[ChunkCommit, ...]], chunk_id: str) -> ChunkCommit | None:
+def _find_again(listed: Listed, chunk_id: str) -> ChunkCommit | None:
     return {item.chunk_id: item for item in listed()}.get(chunk_id)
 
 
