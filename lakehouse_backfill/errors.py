@@ -383,6 +383,17 @@ class CatalogDown(EnvironmentDown):
     code = "catalog-down"
 
 
+#: What to do where a catalog answers 401, 403 or 400, to Python or to Spark.
+LOGIN_FIX = (
+    "correct token, credential or oauth2-server-uri of the profile's catalog: docs/catalogs.md"
+)
+RIGHTS_FIX = (
+    "give the account the right that docs/catalogs.md names for the command, or change the "
+    "catalog's setting; lakehouse-backfill doctor tries out what is allowed"
+)
+REFUSAL_FIX = "lakehouse-backfill doctor tries out what this catalog allows: docs/catalogs.md"
+
+
 @contextmanager
 def noting_failure(error: BackfillError) -> Iterator[None]:
     """Raise the error after the block, also where it cannot be noted: it tells what landed."""

@@ -16,6 +16,9 @@ from pyiceberg.exceptions import (
 )
 
 from lakehouse_backfill.errors import (
+    LOGIN_FIX,
+    REFUSAL_FIX,
+    RIGHTS_FIX,
     BackfillError,
     CatalogDown,
     TooBusy,
@@ -75,21 +78,19 @@ def refusal_error(error: Exception) -> BackfillError | None:
     if isinstance(error, _LOGIN_ERRORS):
         return CatalogDown(
             f"the catalog does not accept this account's credentials: {text}",
-            fix="correct token, credential or oauth2-server-uri of the profile's catalog: "
-            "docs/catalogs.md",
+            fix=LOGIN_FIX,
         )
     if isinstance(error, ForbiddenError):
         return Unsupported(
             f"the catalog forbids this to the account, or to all accounts: {text}",
-            fix="give the account the right that docs/catalogs.md names for the command, or "
-            "change the catalog's setting; lakehouse-backfill doctor tries out what is allowed",
+            fix=RIGHTS_FIX,
         )
     if isinstance(error, BadRequestError) and "sequence number" in text:
         return TooBusy(f"another writer won: {text}", fix="try again")
     if isinstance(error, BadRequestError):
         return Unsupported(
             f"the catalog refuses the request: {text}",
-            fix="lakehouse-backfill doctor tries out what this catalog allows: docs/catalogs.md",
+            fix=REFUSAL_FIX,
         )
     return None
 

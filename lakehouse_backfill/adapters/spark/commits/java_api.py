@@ -12,6 +12,7 @@ from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.adapters.spark.session.spark_errors import CATALOG_REFUSALS, LOST_RACE
 from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.partitions import RowRange
@@ -181,7 +182,9 @@ def _translate(error: Any, doing: str) -> BackfillError:
     problem = f"{doing}: {name.rpartition('.')[2]}: {_line(message)}"
     if any(word in str(error) for word in _LOCKED):
         return TooBusy(problem, fix="try again")
-    for end, kind, fix in _ERRORS_BY_EXCEPTION:
+    if name.endswith("BadRequestException") and LOST_RACE in message:
+        return TooBusy(problem, fix="try again")
+    for end, kind, fix in (*CATALOG_REFUSALS, *_ERRORS_BY_EXCEPTION):
         if name.endswith(end):
             return kind(problem, fix=fix)
     return EnvironmentDown(problem, fix="run the command again")

@@ -19,6 +19,9 @@ from urllib.parse import quote_plus
 
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.errors import (
+    LOGIN_FIX,
+    REFUSAL_FIX,
+    RIGHTS_FIX,
     BackfillError,
     CatalogDown,
     ChecksFailed,
@@ -44,6 +47,14 @@ _CLOCK_FIX = (
     "a clock is wrong, of this machine or of the one that made the table's last snapshot: set it "
     "right, then run the step again; a snapshot from the future refuses commits until its time"
 )
+#: (name of Iceberg's exception for an answer of the catalog, error, fix); as for commits of Python.
+CATALOG_REFUSALS: tuple[tuple[str, type[BackfillError], str], ...] = (
+    ("iceberg.exceptions.NotAuthorizedException", CatalogDown, LOGIN_FIX),
+    ("iceberg.exceptions.ForbiddenException", Unsupported, RIGHTS_FIX),
+    ("iceberg.exceptions.BadRequestException", Unsupported, REFUSAL_FIX),
+)
+#: What a catalog says in a bad request for a commit that another one was faster than.
+LOST_RACE = "sequence number"
 #: (part of the message, error, fix). The first match wins.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("Found conflicting files", Conflict, "run the step again"),
@@ -104,9 +115,9 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
         cause = _condition(error)
     if place:
         cause += f", at {place}"
-    for part, kind, fix in _ERRORS_BY_MESSAGE:
-        if part in text:
-            return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
+    if known := _known_error(text):
+        kind, fix = known
+        return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
     if any(part in text for part in _DAMAGE_MESSAGES):
         return _damaged_file_error(doing, cause)
     if type(error).__name__ in _DATA_CLASSES or any(name in text for name in _DATA_ERRORS):
@@ -116,6 +127,14 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
             fix=CORRECT_JOB_FIX,
         )
     return EnvironmentDown(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix="run the step again")
+
+
+def _known_error(text: str) -> tuple[type[BackfillError], str] | None:
+    """Return the error for what Spark or Iceberg says, with its fix."""
+    if LOST_RACE in text and "BadRequestException" in text:
+        return Conflict, "run the step again"
+    rules = (*CATALOG_REFUSALS, *_ERRORS_BY_MESSAGE)
+    return next(((kind, fix) for part, kind, fix in rules if part in text), None)
 
 
 #: What a Python stack trace ends with, and the file and line of each of its frames.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.adapters.spark.commits import java_api
 from lakehouse_backfill.adapters.spark.session import spark_errors, write_guard
 from lakehouse_backfill.errors import ChecksFailed
 
@@ -96,6 +98,34 @@ def test_a_trace_of_java_shows_its_innermost_cause_as_before() -> None:
 def test_the_cause_of_a_failed_call_is_javas_error_not_the_name_of_the_call() -> None:
     text = "An error occurred while calling o7.overwrite.\n: a.ForbiddenException: no\n\tat x.Y\n"
     assert spark_errors.root_cause_line(text) == "a.ForbiddenException: no"
+
+
+_ICEBERG = "org.apache.iceberg.exceptions."
+
+
+@pytest.mark.req("X1", "T4")
+@pytest.mark.parametrize(
+    ("name", "message", "kind", "code"),
+    [
+        ("NotAuthorizedException", "Not authorized: expired", errors.CatalogDown, 6),
+        ("ForbiddenException", "Forbidden: Cannot commit", errors.Unsupported, 2),
+        ("BadRequestException", "Malformed request: no UUID", errors.Unsupported, 2),
+        ("BadRequestException", "Cannot add: sequence number 3", errors.Conflict, 4),
+    ],
+)
+def test_an_answer_of_the_catalog_ends_a_commit_of_spark_as_one_of_python(
+    name: str, message: str, kind: type[errors.BackfillError], code: int
+) -> None:
+    """As docs/catalogs.md says, by Spark's own text, by that of Connect, and by Java's class."""
+    thrown = f"An error occurred while calling o7.append.\n: {_ICEBERG}{name}: {message}\n\tat x\n"
+    connect = f"({_ICEBERG}{name}) {message}"
+    found = [spark_errors.translate_spark_error(ValueError(one), "w") for one in (thrown, connect)]
+    java = SimpleNamespace(getName=lambda: _ICEBERG + name)
+    exception = SimpleNamespace(getClass=lambda: java, getMessage=lambda: message)
+    found.append(java_api._translate(SimpleNamespace(java_exception=exception), "w"))
+    assert all(isinstance(one, kind) for one in found), found
+    assert {one.exit_code for one in found} == {code}
+    assert all(message in one.problem for one in found)
 
 
 def test_metadata_that_a_wrong_clock_made_is_not_blamed_on_the_job() -> None:
