@@ -91,6 +91,19 @@ def test_long_texts_have_the_hash_of_the_specification(few: int) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("size", [*range(9), 11, 12, 15, 16, 27, 31, 32, 36, 67])
+def test_texts_of_one_size_have_the_hash_of_the_specification(size: int) -> None:
+    """They are read at equal distances; beside shorter ones and nulls they are not."""
+    dice = random.Random(size)
+    same = ["".join(dice.choices("abcdefgh", k=size)) for _ in range(9)]
+    kinds = {"s": "string", "n": "long"}
+    for texts in (same, [*same, "", None, "x"]):
+        batch = pa.RecordBatch.from_pydict({"s": texts, "n": list(range(len(texts)))})
+        expected = [oracle.row_hash(kinds, row) for row in batch.to_pylist()]
+        assert row_hashes(batch).tolist() == expected
+        assert row_hashes(batch.slice(2, 5)).tolist() == expected[2:7]
+
+
 def test_many_columns_have_several_masks_and_no_rows_have_a_checksum() -> None:
     names = [f"c{number:03d}" for number in range(130)]
     row = {name: None if number % 3 else number for number, name in enumerate(names)}
