@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from lakehouse_backfill.domain.serialization import (
     Text,
     Value,
 )
+from lakehouse_backfill.errors import ConfigError
 
 #: How long a request to a REST catalog may take to connect and, then, to be answered, where the
 #: profile's catalog does not say it. The names are those of Iceberg's Java client. It and PyIceberg
@@ -23,8 +25,25 @@ REST_TIMEOUTS_MS: Final = {
     "rest.client.connection-timeout-ms": 10_000,
     "rest.client.socket-timeout-ms": 60_000,
 }
+#: The same of a statement to a catalog on PostgreSQL, for PyIceberg.
+SQL_STATEMENT_TIMEOUT_MS: Final = ("sql.statement-timeout-ms", 60_000)
 #: The environments in which approver and requester differ.
 FOUR_EYES_ENVIRONMENTS: Final = ("prod",)
+
+
+def timeout_s(catalog: Mapping[str, str], key: str, default_ms: int) -> float:
+    """Return a limit of time that the profile's catalog declares in milliseconds, or the default.
+
+    Raises ConfigError for one that is no whole number above 0.
+    """
+    text = str(catalog.get(key, default_ms))
+    if not text.isdecimal() or int(text) == 0:
+        raise ConfigError(
+            f"catalog.{key} {text!r} is no number of milliseconds",
+            fix="write a whole number above 0, or remove it",
+            field=f"catalog.{key}",
+        )
+    return int(text) / 1000
 
 
 Environment = Literal["dev", "prod"]

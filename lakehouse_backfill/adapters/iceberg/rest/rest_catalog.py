@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -44,8 +44,7 @@ from lakehouse_backfill.adapters.iceberg.rest.vended_files import (
     handed_out,
     plain_files,
 )
-from lakehouse_backfill.domain.profile import REST_TIMEOUTS_MS
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.domain.profile import REST_TIMEOUTS_MS, timeout_s
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.rest import TableResponse
@@ -187,7 +186,8 @@ class ResendingRestCatalog(RestCatalog):
         return session
 
     def _limited(self, through: BaseAdapter) -> WaitLimit:
-        return WaitLimit(through, _timeouts_s(self.properties))
+        limits = (timeout_s(self.properties, *limit) for limit in REST_TIMEOUTS_MS.items())
+        return WaitLimit(through, tuple(limits))
 
     def _ask_time(self, _: ReferenceClock) -> None:
         """Send a request that is cheap; the sender notes the time of its answer, whatever it is.
@@ -207,19 +207,6 @@ class ResendingRestCatalog(RestCatalog):
         except Exception:  # noqa: BLE001 (then it is taken for a lost race, which looks again)
             return False
         return bool(current.metadata_location == table.metadata_location)
-
-
-def _timeouts_s(properties: Mapping[str, str]) -> tuple[float, ...]:
-    """Return how long a connection, and an answer, may take. Raises ConfigError."""
-    found = {key: str(properties.get(key, limit)) for key, limit in REST_TIMEOUTS_MS.items()}
-    for key, text in found.items():
-        if not text.isdecimal() or int(text) == 0:
-            raise ConfigError(
-                f"catalog.{key} {text!r} is no number of milliseconds",
-                fix="write a whole number above 0, or remove it",
-                field=f"catalog.{key}",
-            )
-    return tuple(int(text) / 1000 for text in found.values())
 
 
 def _names_lost_race(response: Response | None) -> bool:

@@ -1,0 +1,1 @@
+"""Catalogs in a SQL database: how long it is waited for."""
