@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -196,8 +196,11 @@ class _TaskSizes:
     def _set(self, wanted: Mapping[str, str]) -> None:
         conf = self._tables.spark.conf
         self._before = {key: conf.get(key, None) for key in wanted}
-        for key, value in wanted.items():
-            conf.set(key, value)
+        with ExitStack() as undo:
+            undo.callback(self._restore)
+            for key, value in wanted.items():
+                conf.set(key, value)
+            undo.pop_all()
 
     def _restore(self) -> None:
         conf = self._tables.spark.conf

@@ -61,3 +61,17 @@ def test_what_is_computed_before_the_write_is_cut_no_coarser_than_without_it(
     known: dict[str, str], cores: int, wanted: tuple[str, str]
 ) -> None:
     assert in_force(Settings(**known), cores, 12) == wanted
+
+
+@pytest.mark.req("P2")
+def test_a_setting_that_the_session_refuses_leaves_none_of_the_others() -> None:
+    class Refusing(Settings):
+        def set(self, key: str, value: str) -> None:
+            if key == LEAST:
+                raise ValueError("cannot modify")
+            super().set(key, value)
+
+    conf = Refusing(**{SHUFFLE: "8"})
+    with pytest.raises(ValueError, match="cannot modify"):
+        in_force(conf, 2, 12)
+    assert conf.known == {SHUFFLE: "8"}
