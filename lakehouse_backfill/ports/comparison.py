@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lakehouse_backfill.domain.comparison.diff import Diff, DiffPreview
 from lakehouse_backfill.domain.comparison.partition_sums import PartitionSums
@@ -28,7 +28,7 @@ from lakehouse_backfill.domain.tables.schema_change import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
 
 
-@dataclass
+@dataclass(frozen=True)
 class NewSide:
     """What a diff adds up of its new side while it reads it, so that nobody reads it again.
 
@@ -37,8 +37,6 @@ class NewSide:
 
     measures: tuple[Measure, ...]
     ignore: tuple[str, ...]
-    #: Filled by the diff; None where its engine did not read all of the side, or cannot add it up.
-    sums: PartitionSums | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class DiffRequest:
     change: SchemaChange = ()
     #: The columns whose values neither a diff nor a differing row shows.
     redaction: Redaction = NOTHING_HIDDEN
-    #: Filled where the rows of the new side are to be added up, too.
+    #: Given where the rows of the new side are to be added up, too.
     new_side: NewSide | None = None
 
     @property
@@ -82,6 +80,17 @@ class DiffRequest:
         )
 
 
+class SummedDiff(NamedTuple):
+    """A diff, and what its new side adds up to.
+
+    None where that was not asked for, or the engine did not read all of the side or could not add
+    it up as Spark does.
+    """
+
+    diff: Diff
+    new_side: PartitionSums | None
+
+
 class Differ(Protocol):
     """A diff engine whose cost grows with the change, not with the table."""
 
@@ -90,6 +99,10 @@ class Differ(Protocol):
 
         Values of redacted columns are in no sample, distribution or bound.
         """
+        ...
+
+    def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
+        """Compare as `diff` does, and add up the request's `new_side` on the way."""
         ...
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
@@ -104,7 +117,9 @@ class Differ(Protocol):
     def preview(self, request: DiffRequest) -> DiffPreview:
         """Return from metadata what is the same on both sides, and what a diff would read.
 
-        Raises NotFound; Unsupported when the engine needs more than this process for it.
+        It says before a row is read whether a diff would add up its new side; one that begins to
+        may still find values that it cannot add up. Raises NotFound; Unsupported when the engine
+        needs more than this process for it.
         """
         ...
 

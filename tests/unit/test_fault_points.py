@@ -46,7 +46,7 @@ READING = {
     "Clock": {"now", "sleep"},
     "CorrectionTopics": {"look", "state"},
     "Corrections": {"events_of", "find"},
-    "Differ": {"diff", "differing", "preview"},
+    "Differ": {"diff", "diff_and_sum", "differing", "preview"},
     "EventTopics": {"sent"},
     "EventReader": {"aggregate_events", "first_since", "head", "holds", "open"},
     # A spill of the process.

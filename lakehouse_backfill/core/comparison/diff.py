@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.tables.table import TableInfo, TableRef, first_scope_column
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from lakehouse_backfill.ports.comparison import DiffRequest
+from lakehouse_backfill.ports.comparison import Differ, DiffRequest, SummedDiff
 
 
 @dataclass(frozen=True)
@@ -159,14 +159,21 @@ def choose_for_request(
     Spark compares what the local engine cannot read, e.g. equality deletes. Without a limit that of
     the profile counts.
     """
+    return _choose(context, request, limit_bytes)[0]
+
+
+def _choose(
+    context: Context, request: DiffRequest, limit_bytes: int | None = None
+) -> tuple[EngineChoice, bool]:
+    """Return the choice of the engine, and whether it adds up the new side."""
     limit = _local_limit_bytes(context) if limit_bytes is None else limit_bytes
     try:
-        weight = context.differ("local").preview(request).bytes_to_read
+        preview = context.differ("local").preview(request)
     except Unsupported as error:
         _require_known_formats(context, request)
         why = f"the engine in this process cannot: {error.problem}"
-        return EngineChoice(engine="spark", why=why, bytes_to_read=None, limit_bytes=limit)
-    return choose_engine("auto", weight, limit)
+        return EngineChoice(engine="spark", why=why, bytes_to_read=None, limit_bytes=limit), False
+    return choose_engine("auto", preview.bytes_to_read, limit), preview.adds_up
 
 
 def _require_known_formats(context: Context, request: DiffRequest) -> None:
@@ -178,6 +185,25 @@ def _require_known_formats(context: Context, request: DiffRequest) -> None:
 def compute_diff(context: Context, request: DiffRequest) -> Diff:
     """Compare with the engine that fits."""
     return context.differ(choose_for_request(context, request).engine).diff(request)
+
+
+@dataclass(frozen=True)
+class ChosenDiff:
+    """A diff that has not begun, by the engine that fits; `adds_up`: so will its new side be."""
+
+    differ: Differ
+    request: DiffRequest
+    adds_up: bool
+
+    def compute(self) -> SummedDiff:
+        """Compare, and add up the new side."""
+        return self.differ.diff_and_sum(self.request)
+
+
+def choose_diff(context: Context, request: DiffRequest) -> ChosenDiff:
+    """Choose the engine that fits; no row is read. Raises as `choose_for_request`."""
+    choice, adds_up = _choose(context, request)
+    return ChosenDiff(context.differ(choice.engine), request, adds_up)
 
 
 def _local_limit_bytes(context: Context) -> int:

@@ -6,7 +6,6 @@ looked up in metadata first, so that rows with known checksums are not read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.comparison import fingerprints
-from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
+from lakehouse_backfill.core.comparison.diff import candidate_request, choose_diff
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.guards.privacy.column_flow import copies_of_run
@@ -180,11 +179,6 @@ def validate(
     for sample in result.diff.samples:
         journal.log("record_trace", **dict(sample))
     return status, result, digest
-
-
-_NESTED, _DECIMAL = re.compile("struct|list|map"), re.compile(r"decimal\((\d+)")
-#: Decimals of more digits are hashed one by one in this process.
-_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -359,45 +353,30 @@ def _read_sides(
             old_is_known=known.is_fully_known, old_measures=counts, earlier=unread_labels,
         )  # fmt: skip
 
-    is_known = known.is_fully_known and (counts is not None or not all_measures)
-    is_shared = is_known and not unread_labels and _is_added_up(shadow)
-    shared = NewSide(all_measures, ignored) if is_shared else None
     request = candidate_request(context, plan, new_side[1], MAX_DIFF_SAMPLES)
+    chosen = None
+    if known.is_fully_known and (counts is not None or not all_measures) and not unread_labels:
+        asked = NewSide(all_measures, ignored)
+        chosen = choose_diff(context, replace(request, new_side=asked))
+    adds_up = chosen is not None and chosen.adds_up
     # The tasks are independent, and each alone leaves part of the machine idle.
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
-        diff_future = pool.submit(compute_diff, context, replace(request, new_side=shared))
-        measure_future = None if shared else pool.submit(measure)
+        diff_future = pool.submit(
+            chosen.compute if chosen else lambda: choose_diff(context, request).compute()
+        )
+        measure_future = None if adds_up else pool.submit(measure)
         edge = edges.probe_run_edges(context, compute.staging, plan, events)
         context.progress.advance()
         measured = measure_future.result() if measure_future else None
         context.progress.advance()
-        diff = diff_future.result()
-        measured = measured or _added_up(plan, shared, (old_side, new_side), counts) or measure()
-    return measured, diff, edge
-
-
-def _is_added_up(shadow: TableInfo) -> bool:
-    """Return whether rows of these types are hashed by the diff; others begin beside it."""
-    kinds = [column.type for column in shadow.columns]
-    digits = [int(found[1]) for kind in kinds if (found := _DECIMAL.match(kind))]
-    return max(digits, default=0) <= _MAX_DIGITS and not any(map(_NESTED.match, kinds))
-
-
-def _added_up(
-    plan: Plan,
-    shared: NewSide | None,
-    sides: tuple[tuple[str, int | None], tuple[str, int | None]],
-    counts: dict[str, tuple[int, ...]] | None,
-) -> MeasuredSides | None:
-    """Return what the diff added up of the candidate, beside a known base; None if it did not."""
-    if shared is None or shared.sums is None:
-        return None
-    (_, old), (_, new) = sides
-    return measured_sides(
-        shared.measures, plan.resolved.scope, NO_ROWS, shared.sums,
-        has_old=old is not None, has_new=new is not None,
-        old_is_known=True, old_measures=counts,
-    )  # fmt: skip
+        diff, sums = diff_future.result()
+    if measured is None and sums is not None:
+        measured = measured_sides(
+            all_measures, scope, NO_ROWS, sums,
+            has_old=old_side[1] is not None, has_new=new_side[1] is not None,
+            old_is_known=True, old_measures=counts,
+        )  # fmt: skip
+    return measured or measure(), diff, edge
 
 
 def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[CheckResult, ...]:

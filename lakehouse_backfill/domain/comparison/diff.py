@@ -46,6 +46,8 @@ class DiffPreview(Value):
     new_to_read: FileTotals
     partitions: tuple[PartitionPreview, ...]
     shared_to_count: FileTotals = FileTotals()
+    #: Whether the diff adds up its new side, where that is asked for.
+    adds_up: bool = False
 
     @property
     def bytes_to_read(self) -> int:

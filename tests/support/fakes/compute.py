@@ -46,7 +46,7 @@ from lakehouse_backfill.domain.run import (
     Rejects,
 )
 from lakehouse_backfill.errors import EnvironmentDown
-from lakehouse_backfill.ports.comparison import DiffRequest
+from lakehouse_backfill.ports.comparison import DiffRequest, SummedDiff
 from lakehouse_backfill.ports.compute import (
     InputSwapRequest,
     InputSwapResult,
@@ -407,6 +407,9 @@ class FakeCompute:
             files=SharedFiles(shared=0, old_only=0, new_only=0),
             duplicate_keys=self.duplicates[request.old_snapshot_id is None],
         )  # fmt: skip
+
+    def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
+        return SummedDiff(self.diff(request), None)
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         old = self.lake.tables[request.old_table].content(request.old_snapshot_id)

@@ -39,6 +39,7 @@ from lakehouse_backfill.domain.comparison.diff import (
 )
 from lakehouse_backfill.domain.partitions import scope_row_ranges
 from lakehouse_backfill.domain.rollout import DifferingRow, redact_row
+from lakehouse_backfill.ports.comparison import SummedDiff
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,7 @@ def build_preview(asked: DiffPlan) -> DiffPreview:
             if any(groups.get(label, ()))
         ),
         shared_to_count=_sum_load(asked.split_shared_files()[1]),
+        adds_up=asked.row_sums is not None,
     )
 
 
@@ -144,6 +146,10 @@ class LocalDiffer:
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
+        return self.diff_and_sum(request).diff
+
+    def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
+        """Compare as `diff` does, and add up the new side where all of its rows are read."""
         plan = self.plan_diff(request)
         tally = plan.new_tally()
         unread = self.count_shared_rows(plan, tally)
@@ -297,12 +303,10 @@ class LocalDiffer:
             release_after(sum(piece.rows for piece in pieces))
 
 
-def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
+def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> SummedDiff:
     """Return the diff that a complete tally adds up to, without values of redacted columns."""
     redaction = asked.request.redaction
-    if asked.request.new_side is not None:
-        asked.request.new_side.sums = tally.new_side
-    return Diff(
+    diff = Diff(
         old=asked.old.display_name,
         new=asked.new.display_name,
         key=asked.request.key,
@@ -316,3 +320,4 @@ def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"])
         cells=tally.cell_diffs(),
         added_columns=tally.added_column_counts(),
     )
+    return SummedDiff(diff, tally.new_side)

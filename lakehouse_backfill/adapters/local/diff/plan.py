@@ -273,13 +273,15 @@ class DiffPlan:
 
     def new_tally(self) -> Tally:
         """Return an empty tally."""
+        rows = self.row_sums
         return Tally(
             self.labels,
             self.columns,
             self.request.samples,
             added_columns=added_column_names(self.request.change),
             distributions=self.request.distributions,
-            new_side=None if self.row_sums is None else PartitionSums(),
+            new_side=None if rows is None else PartitionSums(),
+            plain_measures=0 if rows is None else rows.plain_measures,
         )
 
     @cached_property

@@ -124,6 +124,8 @@ class Tally:
     distributions: bool = True
     #: The contents of the new side by partition; None where they are not added up.
     new_side: PartitionSums | None = None
+    #: How many measures of a partition are one sum each, not one for each counted value.
+    plain_measures: int = 0
 
     @property
     def keys(self) -> list[DiffColumn]:
@@ -161,7 +163,8 @@ class Tally:
 
         They would take the memory of all rows, and Spark refuses them.
         """
-        if self.new_side is not None and self.new_side.groups > MAX_GROUPS:
+        sums = self.new_side
+        if sums is not None and sums.groups - len(sums.measures) * self.plain_measures > MAX_GROUPS:
             self.new_side = None
 
     def add_shared(self, partition: int, rows: int) -> None:

@@ -27,7 +27,7 @@ from lakehouse_backfill.domain.comparison.diff import Diff, DiffPreview
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.rollout import DifferingRow, redact_row
 from lakehouse_backfill.errors import BackfillError, Unsupported
-from lakehouse_backfill.ports.comparison import DiffRequest, RowSource, Workers
+from lakehouse_backfill.ports.comparison import DiffRequest, RowSource, SummedDiff, Workers
 
 #: The numbers of rows whose own values give the partition, and of an error's answer.
 _BY_ROW, _FAILED = -1, -2
@@ -43,11 +43,15 @@ class DistributedDiffer:
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare whole partitions in tasks, which moves no row; group by key what they refuse."""
+        return self.diff_and_sum(request).diff
+
+    def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
+        """Compare as `diff` does; rows that are grouped by key are not added up."""
         try:
-            return self._tasks.diff(request)
+            return self._tasks.diff_and_sum(request)
         except Unsupported as error:
             how = f"rows grouped by key: {error.problem}"
-        return self._grouped.diff(request).model_copy(update={"how": how})
+        return SummedDiff(self._grouped.diff(request).model_copy(update={"how": how}), None)
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every differing row in full; memory holds those of one partition."""
@@ -85,7 +89,7 @@ class GroupedDiffer:
         if plan.split.to_read:
             for _, answers in self._cogroup(plan, compare_group):
                 parallel.merge_tallies(answers, tally)
-        return build_diff(plan, tally, "spark")
+        return build_diff(plan, tally, "spark").diff
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every differing row in full, by partition and key."""

@@ -37,7 +37,7 @@ from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupporte
 
 if TYPE_CHECKING:
     from lakehouse_backfill.adapters.local.scan import SnapshotScan
-    from lakehouse_backfill.ports.comparison import DiffRequest, Workers
+    from lakehouse_backfill.ports.comparison import DiffRequest, SummedDiff, Workers
 
 
 _NO_FILES = FileSplit([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
@@ -194,7 +194,11 @@ class ParallelDiffer:
         self._min_part_rows = least_rows
 
     def diff(self, request: DiffRequest) -> Diff:
-        """Compare as LocalDiffer does.
+        """Compare as `diff_and_sum`."""
+        return self.diff_and_sum(request).diff
+
+    def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
+        """Compare and add up as LocalDiffer does.
 
         Also raises Unsupported when a partition is too large for a worker, or there are no workers.
         """
@@ -208,7 +212,8 @@ class ParallelDiffer:
             self._workers.run_all(compare_parts, serialise_plan(plan), tasks), tally, len(parts)
         )
         division = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
-        return build_diff(plan, tally, "spark").model_copy(update={"how": division})
+        found = build_diff(plan, tally, "spark")
+        return found._replace(diff=found.diff.model_copy(update={"how": division}))
 
     def _require_fitting_partitions(self, asked: DiffPlan) -> None:
         sizes: Counter[str | None] = Counter()

@@ -76,7 +76,8 @@ class SideSums:
         read = {*hashed, *placing, *counted} or {next(iter(kinds))}
         #: The columns to read, in the order of the table, in which its files are read.
         self.names = [name for name in kinds if name in read]
-        self.counts_states = any(measure.counts_by for measure in measures)
+        self.plain_measures = sum(not measure.counts_by for measure in measures)
+        self.counts_states = self.plain_measures < len(measures)
         self._measures, self._field, self._kinds, self._hashed = measures, field, kinds, hashed
         self._shape = shape_of(pa.schema([(name, kinds[name]) for name in hashed]))
         self._labels, self._is_hashed = set(scope.partitions), is_hashed
