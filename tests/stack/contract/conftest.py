@@ -65,6 +65,36 @@ ON_ONE = {
     "test_texts_are_told_apart_from_the_null_partition",
     "test_a_reference_that_names_nothing_says_what_there_is",
 }
+#: Decided in this process from rows of control tables, which are read and written by the calls of
+#: the rules that run on all: on one server, beside SQLite's.
+FROM_ROWS = {
+    "test_a_closed_run_can_open_again",
+    "test_a_decision_sees_the_pointer_and_may_leave_it_alone",
+    "test_a_document_is_found_by_its_digest_within_its_run",
+    "test_a_document_that_came_back_is_the_newest_again",
+    "test_a_fence_is_only_ever_raised",
+    "test_a_lease_that_is_over_or_somebody_elses_is_not_renewed",
+    "test_a_move_writes_rows_of_its_own_product_only",
+    "test_a_note_keeps_the_driver_and_a_move_without_one_clears_it",
+    "test_a_run_begins_with_its_own_first_event",
+    "test_an_event_is_refused_unless_it_is_the_next",
+    "test_an_unknown_run_cannot_be_moved",
+    "test_closed_runs_are_listed_only_with_the_others_and_keep_their_status",
+    "test_each_action_moves_the_pointer_as_the_port_says",
+    "test_no_run_is_a_draft_once_its_first_event_is_there",
+    "test_nothing_is_known_before_the_first_run",
+    "test_products_do_not_touch_each_other",
+    "test_rows_of_a_table_are_those_of_all_its_products_newest_first",
+    "test_the_newest_document_is_the_newest_that_was_not_edited",
+    "test_the_newest_document_of_a_kind_is_found_under_its_digest",
+    "test_the_newest_documents_of_several_runs_are_found_at_once",
+    "test_the_newest_ledger_row_of_a_chunk_says_how_many_rows_it_rejected",
+    "test_the_newest_row_of_each_chunk_counts_in_chunk_order",
+    "test_the_newest_runs_are_read_with_their_logs_and_ledgers_in_their_order",
+    "test_the_reservations_of_all_products_are_listed",
+    "test_the_rows_of_every_product_lead_to_its_pointer",
+    "test_what_a_decision_raises_comes_out_and_nothing_is_written",
+}
 THE_ONE = "rest"
 #: Conflicts decided from metadata: on "rest", and on what is emulated of Lakekeeper and Polaris.
 CONFLICTS = {
@@ -83,7 +113,8 @@ AS_ON_SQLITE = {
     "test_restored_files_keep_their_sequence_numbers",
 }
 #: Decided after a shadow was made: the server and what is asked of it are those of "rest"; of "s3"
-#: the catalog is SQLite, on which all run, and the store is that of "seaweed".
+#: the catalog is SQLite, on which all run, and the store is that of "seaweed"; of "postgres" the
+#: catalog's code is that of SQLite, and its swaps are those of the rules that run there.
 AS_ON_REST = {
     "test_a_compaction_since_is_no_conflict",
     "test_a_file_that_the_run_left_alone_may_be_compacted",
@@ -102,6 +133,7 @@ AS_ON_REST = {
     "test_unchanged_files_are_left_alone",
     "test_weak_isolation_of_the_users_table_lets_no_append_slip_in",
 }
+BESIDE_REST = ("postgres", "refusing", "s3", "polaris_files")
 #: The catalogs whose credentials end at each table.
 VENDED = ("lakekeeper", "polaris")
 TAKEN_UP = "test_what_was_registered_and_not_compared_is_taken_up_also_when_the_target_moved_on"
@@ -158,7 +190,7 @@ NOT_ON = {
     # What it kept of a clone is an empty table: the next one says so, and takes up nothing.
     ("seaweed", TAKEN_UP),
     *((kind, name) for kind in ("postgres", "refusing", "seaweed") for name in CONFLICTS),
-    *((kind, name) for kind in ("refusing", "s3", "polaris_files") for name in AS_ON_REST),
+    *((kind, name) for kind in BESIDE_REST for name in AS_ON_REST),
     *(("s3", name) for name in AS_ON_SQLITE),
     *(("rest", name) for name in AS_ON_VENDED),
     *((kind, name) for kind in VENDED for name in BESIDE_THE_TABLE),
@@ -212,16 +244,19 @@ def _is_out(item: pytest.Item) -> bool:
         or is_old_format
         or is_spare_shape
         or name in _LEFT_OUT
-        or (name in ON_ONE and parameters.get("kind") != THE_ONE)
+        or (name in ON_ONE | FROM_ROWS and parameters.get("kind") != THE_ONE)
         or _is_by_the_other_way(item)
         or (parameters.get("kind"), name) in NOT_ON
     )
 
 
 def _is_by_the_other_way(item: pytest.Item) -> bool:
-    """Of ports, beside fences and races, each rule goes by one of two ways to one server."""
+    """Of these suites, each rule goes by one of two ways to one server.
+
+    By both ways go what is made there, a shadow on a branch, and what is lost there: fences, races.
+    """
     kind, suite = item.callspec.params.get("kind"), item.path.stem
-    if kind not in VENDED or not suite.endswith("_ports"):
+    if kind not in VENDED or not suite.endswith(("_ports", "_on_branches", "_together")):
         return False
     return zlib.crc32(item.originalname.encode()) % 2 != VENDED.index(kind)
 
