@@ -87,20 +87,23 @@ def _on_each(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return [*all_on, ("lakekeeper", *cases[0]), ("polaris", *cases[1])]
 
 
+_PLAN = ("new", ("plan", "jobs/a.yaml"), "ControlLog.pipeline_run:committed")
+_VALIDATE = ("staged", ("validate", "RUN"), "ControlLog.run_event:committed")
+
+
 @pytest.mark.req("T3", "X12")
 @pytest.mark.parametrize(
-    ("lab", "state", "command", "point", "nth"),
+    ("lab", "state", "command", "point"),
     [
-        ("postgres", "new", ("plan", "jobs/a.yaml"), "ControlLog.pipeline_run:committed", 1),
-        ("rest", "staged", ("validate", "RUN"), "ControlLog.run_event:committed", 1),
+        ("postgres", *_PLAN), ("rest", *_VALIDATE), ("lakekeeper", *_PLAN), ("polaris", *_VALIDATE),
     ],
     indirect=["lab"],
-)
+)  # fmt: skip
 def test_a_plan_and_a_validation_that_were_killed_are_the_same_when_repeated(
-    lab: ServerLab, state: str, command: tuple[str, ...], point: str, nth: int
+    lab: ServerLab, state: str, command: tuple[str, ...], point: str
 ) -> None:
     lab.restore(state)
-    lab.killed(*lab.typed(command), hook=Kill(point, nth))
+    lab.killed(*lab.typed(command), hook=Kill(point))
     lab.must(*lab.typed(command))
     assert facts(lab.oracle, TARGET, lab.run) == lab.ends[command[0]]
     assert lab.must(*_RECOVER).data["actions"] == []
@@ -108,8 +111,13 @@ def test_a_plan_and_a_validation_that_were_killed_are_the_same_when_repeated(
 
 @pytest.mark.req("T3", "U10", "X12")
 @pytest.mark.parametrize(
-    ("lab", "verb", "nth"), [("postgres", "publish", 3), ("rest", "roll back", 1)], indirect=["lab"]
-)
+    ("lab", "verb", "nth"),
+    [
+        ("postgres", "publish", 3), ("rest", "roll back", 1),
+        ("lakekeeper", "roll back", 1), ("polaris", "publish", 3),
+    ],
+    indirect=["lab"],
+)  # fmt: skip
 def test_a_recovery_that_was_killed_is_finished_by_the_next(
     lab: ServerLab, verb: str, nth: int
 ) -> None:
@@ -124,8 +132,13 @@ def test_a_recovery_that_was_killed_is_finished_by_the_next(
 
 @pytest.mark.req("T3", "U2", "U10", "X12")
 @pytest.mark.parametrize(
-    ("lab", "verb"), [("rest", "publish"), ("rest", "roll back")], indirect=["lab"]
-)
+    ("lab", "verb"),
+    [
+        ("rest", "publish"), ("rest", "roll back"),
+        ("lakekeeper", "publish"), ("polaris", "roll back"),
+    ],
+    indirect=["lab"],
+)  # fmt: skip
 def test_a_group_that_was_killed_is_seen_as_a_whole_and_finished(lab: ServerLab, verb: str) -> None:
     """A publication goes on by the same command, a rollback by recovery."""
     lab.save_group()
