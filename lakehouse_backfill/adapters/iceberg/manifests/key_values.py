@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
@@ -29,12 +29,15 @@ from lakehouse_backfill.errors import Unsupported
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.io.pyarrow import ArrowScan
 
 #: Of more rows, only some values are kept: every n-th of each sorted block.
 _MOST_VALUES = 5_000_000
 _BLOCK_VALUES = 1_000_000
 #: Files that are read side by side, and their rows: PyIceberg holds the column of all of them.
 _READ_AT_ONCE, _ROWS_AT_ONCE = 8, 8_000_000
+#: Of a file of more rows, so much is held.
+_BATCH_ROWS, _BUFFER_BYTES = 131_072, 8 * 1024 * 1024
 
 
 def choose_bounds(
@@ -131,12 +134,38 @@ class KeyColumn:
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
         # PyIceberg reads all files that it is given, however many are waiting to be looked at.
         for group in _groups(files):
-            for batch in scan.to_record_batches([FileScanTask(file) for file in group]):
-                yield batch.column(0).drop_null().cast(kind)
+            if sum(file.record_count for file in group) > _ROWS_AT_ONCE:
+                arrays = self._read_large(group[0], scan)
+            else:
+                arrays = _first_columns(scan, group)
+            for array in arrays:
+                yield array.drop_null().cast(kind)
+
+    def _read_large(self, file: DataFile, scan: ArrowScan) -> Iterator[pa.Array]:
+        """Read the column of one file while it is looked at: PyIceberg reads all of it first."""
+        import pyarrow.parquet as pq
+
+        with self._table.io.new_input(file.file_path).open() as stored:
+            if file.file_format == FileFormat.PARQUET:
+                # Without `pre_buffer`, a row group's part of the column is read as it is decoded.
+                parquet = pq.ParquetFile(stored, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+                own = str(self._column.field_id).encode()
+                for name in parquet.schema_arrow.names:
+                    known = parquet.schema_arrow.field(name).metadata or {}
+                    if known.get(b"PARQUET:field_id") == own and "." not in name:
+                        batches = parquet.iter_batches(_BATCH_ROWS, columns=[name])
+                        yield from (batch.column(0) for batch in batches)
+                        return
+        yield from _first_columns(scan, [file])
 
     def _empty(self) -> pa.Array:
         column: pa.ChunkedArray = Schema(self._column).as_arrow().empty_table().column(0)
         return column.combine_chunks()
+
+
+def _first_columns(scan: ArrowScan, files: Sequence[DataFile]) -> Iterator[pa.Array]:
+    tasks = [FileScanTask(file) for file in files]
+    return (batch.column(0) for batch in scan.to_record_batches(tasks))
 
 
 def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:

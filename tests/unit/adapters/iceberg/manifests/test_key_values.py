@@ -147,8 +147,27 @@ def test_no_more_rows_than_a_part_are_read_side_by_side(
 
     monkeypatch.setattr(ArrowScan, "to_record_batches", noted)
     assert found(catalog, "long", 2).rows == 22
-    assert sum(map(sum, groups)) == 22
-    assert all(sum(group) <= 5 or len(group) == 1 for group in groups)
+    # The file of seven rows is looked at while it is read.
+    assert sum(map(sum, groups)) == 15
+    assert all(sum(group) <= 5 for group in groups)
+
+
+@pytest.mark.req("P3")
+def test_a_file_that_is_too_large_to_hold_gives_the_same_bounds(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of(catalog, [None, 5, -7, 3, 3, 9, None, -1, 4], [2, -3])
+    with table.update_schema() as change:
+        change.update_column("int", LongType())
+        change.rename_column("day", "a.day")
+    columns = {name: [value(0), value(7)] for name, (_, value) in KINDS.items()}
+    columns["a.day"] = columns.pop("day")
+    table.append(pa.table(columns, table.schema().as_arrow()))
+    whole = [found(catalog, name, 3) for name in columns]
+    monkeypatch.setattr(key_values, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(key_values, "_BATCH_ROWS", 2)
+    assert [found(catalog, name, 3) for name in columns] == whole
+    assert {one.by for one in whole} == {"column"}
 
 
 def test_a_column_without_values_has_no_bounds(catalog: SqlCatalog) -> None:
