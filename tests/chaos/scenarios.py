@@ -106,7 +106,7 @@ _FINISH = (
 )  # fmt: skip
 
 _PLAN = ("plan", "jobs/a.yaml")
-_STAGE, _VALIDATE, _PUBLISH, _RECOVER = (
+_STAGE, _VALIDATE, _PUBLISH, RECOVER = (
     (verb, "RUN") for verb in ("stage", "validate", "publish", "recover")
 )
 _RECOVER_ALL = ("recover", "--all")
@@ -145,11 +145,11 @@ SCENARIOS = (
     Scenario("roll back by rewriting", "published without tags", _ROLLBACK, (_ROLLBACK,), (
         *_MOVE, *_OPEN, *_RESTORE, *_REVERT, *_RETIRE, *_MOVE, *_APPEND,
     ), already="silver.t is at version 0 already"),
-    Scenario("recover a staging", "staging cut off", _RECOVER, (_RECOVER, _STAGE), (
+    Scenario("recover a staging", "staging cut off", RECOVER, (RECOVER, _STAGE), (
         *_FENCES, *_APPEND,
     )),
     Scenario(
-        "recover a publication", "publishing cut off", _RECOVER, (_RECOVER,), _FINISH, first=22
+        "recover a publication", "publishing cut off", RECOVER, (RECOVER,), _FINISH, first=22
     ),
     Scenario("recover a rollback", "rollback cut off", _RECOVER_ALL, (_RECOVER_ALL,), (
         *_method("Versions.move"), *_method("Publisher.revert"), *_MOVE, *_APPEND,

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.damages import DAMAGES, PAGE, Damage, table_row
+from tests.chaos.damages import DAMAGES, PAGE, Damage, prepare, table_row
+from tests.chaos.lab import Lab
 
 #: What a command may end with: checks failed, an input is missing, tampered, conflict, unknown.
 _EXPLAINED = {0, 2, 3, 4, 5}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _with_a_second_run(labs: list[Lab]) -> None:
+    for lab in labs:
+        lab.restore("published")
+        prepare(lab)
 
 
 @pytest.mark.req("X9", "T3", "O4", "V4", "C2", "E6")

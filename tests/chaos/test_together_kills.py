@@ -26,6 +26,8 @@ DAY = DAYS[1]
 OLD, NEW = [100, 200, 300], [10, 20, 30]
 #: The moments are killed at in so many tests: none takes long.
 SHARES = 6
+#: What commits differently by kind of product.
+OWN = ("ControlLog.accepted_output_version", "Versions.move", "Publisher.")
 #: The saved state that a verb begins from, what readers see then, and the point of its commit.
 BEGINS = {
     ("pinned", "publish"): ("accepted", OLD, "Versions.move_all:before"),
@@ -144,11 +146,7 @@ def test_readers_of_both_see_all_or_nothing_wherever_it_is_killed(
     (kind, verb), (state, old, _) = case, BEGINS[case]
     pair, new = pairs[kind], undisturbed.facts["seen"][0]
     lab = pair.lab
-    cases = moments(undisturbed.points)
-    if kind == "branch":
-        cases = [(point, nth) for point, nth in cases if point.startswith("Publisher.")]
-        assert cases
-    for number, (point, nth) in list(enumerate(cases))[share::SHARES]:
+    for number, (point, nth) in list(enumerate(_cases(kind, undisturbed.points)))[share::SHARES]:
         lab.restore(state)
         lab.killed(*pair.typed(verb), hook=Kill(point, nth))
         assert pair.seen() in ([old, old], [new, new]), (point, nth)
@@ -159,3 +157,20 @@ def test_readers_of_both_see_all_or_nothing_wherever_it_is_killed(
             lab.must(*pair.typed(verb))
         assert _facts(pair) == undisturbed.facts, (point, nth)
         assert lab.must("recover", "--all", *BY).data["actions"] == [], (point, nth)
+
+
+def _cases(kind: str, passed: list[str]) -> list[tuple[str, int]]:
+    """Name the moments of a kind of product: at least one in each state of the lake.
+
+    Right after a commit and right before the next one the lake is the same. Where the kinds differ,
+    both moments are killed at; else the first one of pinned products, the second one of followed.
+    """
+    if kind == "branch":
+        found = [case for case in moments(passed) if case[0].startswith("Publisher.")]
+    else:
+        ends = (":committed", ":after") if kind == "pinned" else (":committing", ":before")
+        found = [
+            case for case in moments(passed) if case[0].startswith(OWN) or case[0].endswith(ends)
+        ]
+    assert found
+    return found
