@@ -65,7 +65,7 @@ def test_metrics_follow_a_run_and_what_cannot_be_sent_is_said(lab: Lab, tmp_path
         hook=Pause("Staging.stage:before", 2, seconds=4),
     )  # fmt: skip
     meanwhile = parsed(scraped(port))
-    watched = lab.start("status", run, "--watch", "--every", "0.1")
+    watched = lab.start("status", run, "--watch", "--every", "0.5")
     ended = working.end()
     assert ended.code == 0, ended.said
     said = json.loads(ended.said.splitlines()[-1])
