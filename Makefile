@@ -18,8 +18,8 @@ PYTEST := $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY) )$(ON_DISK)
 UNIT := unit-core unit-rest
 PARTS := contract-m-z lake-a-i lake-j-z contract-a-l $(UNIT)
 # The tests of `make test-rest`, the longest first. `make test-all` mixes both, so that all parts end together.
-LONGEST := test-servers long-lake test-races
-SHORTER := test-kills long-contract test-setup
+LONGEST := test-servers test-kills long-lake test-races
+SHORTER := long-contract test-setup
 FILES_lake-a-i := $(wildcard tests/lake/test_[a-i]*.py)
 FILES_lake-j-z := $(wildcard tests/lake/test_[j-z]*.py)
 FILES_contract-a-l := $(wildcard tests/contract/test_[a-l]*.py)
