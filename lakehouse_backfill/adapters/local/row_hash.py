@@ -234,18 +234,21 @@ def _hash_decimals(column: pa.Array, seeds: Words) -> Words:
     words = words[wide.offset * 2 : (wide.offset + len(wide)) * 2]
     if kind.precision <= _MAX_SMALL_DECIMAL:
         return hash_longs(words[::2], seeds)
-    data = words.view(np.uint8).reshape(-1, 16)
-    nulls = _nulls(column)
-    texts = [
-        None if is_null else _shortest(int.from_bytes(bytes(row), "little", signed=True))
-        for row, is_null in zip(data, nulls, strict=True)
-    ]
-    return _hash_bytes(pa.array(texts, pa.binary()), seeds)
+    return hash_bytes(*_shortest(words, _nulls(column)), seeds)
 
 
-def _shortest(unscaled: int) -> bytes:
-    bits = (unscaled if unscaled >= 0 else ~unscaled).bit_length()
-    return unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
+def _shortest(words: Words, nulls: Any) -> tuple[Any, Any]:
+    """Return the fewest big-endian bytes of each value, one after the other, and where each begins.
+
+    The value is two's complement: a first byte that only repeats the sign is left out.
+    """
+    data = words.view(np.uint8).reshape(-1, 16)[:, ::-1]
+    signs = np.where(data[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
+    repeats = (data[:, :-1] == signs) & ((data[:, 1:] ^ signs) < 0x80)
+    skipped = np.logical_and.accumulate(repeats, axis=1).sum(axis=1)
+    skipped[nulls] = 16
+    offsets = np.concatenate([[0], np.cumsum(16 - skipped)])
+    return data[np.arange(16) >= skipped[:, None]], offsets
 
 
 def _hash_bytes(column: pa.Array, seeds: Words) -> Words:

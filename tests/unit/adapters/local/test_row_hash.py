@@ -104,6 +104,17 @@ def test_texts_of_one_size_have_the_hash_of_the_specification(size: int) -> None
         assert row_hashes(batch.slice(2, 5)).tolist() == expected[2:7]
 
 
+def test_wide_decimals_of_each_number_of_bytes_have_the_hash_of_the_specification() -> None:
+    near = [
+        sign * (2**bits + more) for bits in range(126) for more in (-1, 0, 1) for sign in (1, -1)
+    ]
+    values = [None, *map(Decimal, near), None, Decimal("9" * 38), Decimal("-" + "9" * 38)]
+    batch = pa.RecordBatch.from_pydict({"big": pa.array(values, pa.decimal128(38, 0))})
+    expected = [oracle.row_hash({"big": "decimal38:0"}, row) for row in batch.to_pylist()]
+    assert row_hashes(batch).tolist() == expected
+    assert row_hashes(batch.slice(300, 90)).tolist() == expected[300:390]
+
+
 def test_many_columns_have_several_masks_and_no_rows_have_a_checksum() -> None:
     names = [f"c{number:03d}" for number in range(130)]
     row = {name: None if number % 3 else number for number, name in enumerate(names)}
