@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 MASK = (1 << 64) - 1
@@ -140,7 +140,7 @@ def _bytes(kind: str, value: Any) -> bytes:
 
 def _decimal(kind: str, value: Decimal) -> bytes:
     size, scale = kind.removeprefix("decimal").split(":")
-    unscaled = int(value.scaleb(int(scale)))
+    unscaled = int(Context(prec=38).scaleb(value, int(scale)))
     if size == "18":
         return _long(unscaled)
     # Two's complement in as few bytes as hold it.
