@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.stack.catalogs import Catalogs
+from tests.stack import catalog_rules
+from tests.stack.catalogs import KEYS, Catalogs
 from tests.stack.servers import MAKE, ROOT, TOOLS, Rest, Seaweed, missing
 from tests.support.spark.restating import DAYS, SCOPE
 
@@ -51,7 +52,9 @@ def restate(folder: Path, catalog: dict[str, str]) -> dict[str, Any]:
 def test_spark_stages_and_no_request_leaves_the_prefix_of_its_key(
     catalogs: Catalogs, rest: Rest, seaweed: Seaweed, tmp_path: Path
 ) -> None:
-    properties = catalogs.make("lakekeeper")
+    """On a catalog that refuses what Lakekeeper and Polaris refuse, and is as often busy."""
+    rules = [*catalog_rules.lakekeeper(), *catalog_rules.polaris()]
+    properties = {"name": "lake", **catalogs.vended(rules, **KEYS)}
     told = restate(tmp_path, {**properties, "s3.region": "us-east-1"})
     # Past the proxy and the door, by PyIceberg with keys of the whole store.
     past = f"{rest.uri}/{properties['uri'].rpartition('/')[2]}"
@@ -71,6 +74,8 @@ def test_spark_stages_and_no_request_leaves_the_prefix_of_its_key(
     head = table.current_snapshot()
     assert head
     assert head.snapshot_id == told["heads"]["rolled back"]
+    assert catalogs.proxy.faults[-1].met > 0  # it was busy, and nothing else was refused
+    assert [rule.met for rule in rules[:-1]] == [0] * (len(rules) - 1)
     door = catalogs.door
     assert door.clients["s3fileio"] >= {"GET", "PUT"}, door.clients
     assert door.refused() == []
