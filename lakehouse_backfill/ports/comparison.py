@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from lakehouse_backfill.domain.comparison.diff import Diff, DiffPreview
-from lakehouse_backfill.domain.comparison.partition_sums import PartitionSums
+from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS, PartitionSums
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, Redaction
 from lakehouse_backfill.domain.manifest import Tolerance
@@ -29,14 +29,17 @@ from lakehouse_backfill.fault_points import side_effect
 
 
 @dataclass(frozen=True)
-class NewSide:
-    """What a diff adds up of its new side while it reads it, so that nobody reads it again.
+class ReadSides:
+    """What a diff adds up of its sides while it reads them, so that nobody reads them again.
 
-    All columns but those of `ignore` are hashed.
+    All columns but those of `ignore` are hashed. A file that both sides share is read once, for
+    both.
     """
 
     measures: tuple[Measure, ...]
     ignore: tuple[str, ...]
+    #: Whether the old side is added up, too: not at all, its measures alone, or hashed as well.
+    old: Literal["unread", "measured", "hashed"] = "unread"
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class DiffRequest:
     change: SchemaChange = ()
     #: The columns whose values neither a diff nor a differing row shows.
     redaction: Redaction = NOTHING_HIDDEN
-    #: Given where the rows of the new side are to be added up, too.
-    new_side: NewSide | None = None
+    #: Given where the rows of the sides are to be added up, too.
+    read_sides: ReadSides | None = None
 
     @property
     def states(self) -> tuple[tuple[str, int | None], tuple[str, int | None]]:
@@ -81,14 +84,15 @@ class DiffRequest:
 
 
 class SummedDiff(NamedTuple):
-    """A diff, and what its new side adds up to.
+    """A diff, and what its sides add up to; `old_side` without rows where that was not asked for.
 
-    None where that was not asked for, or the engine did not read all of the side or could not add
-    it up as Spark does.
+    `new_side` is None where no side was added up: nobody asked for it, or the engine did not read
+    all of the rows, or could not add them up as Spark does.
     """
 
     diff: Diff
     new_side: PartitionSums | None
+    old_side: PartitionSums = NO_ROWS
 
 
 class Differ(Protocol):
@@ -102,7 +106,7 @@ class Differ(Protocol):
         ...
 
     def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
-        """Compare as `diff` does, and add up the request's `new_side` on the way."""
+        """Compare as `diff` does, and add up the request's `read_sides` on the way."""
         ...
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
@@ -117,7 +121,7 @@ class Differ(Protocol):
     def preview(self, request: DiffRequest) -> DiffPreview:
         """Return from metadata what is the same on both sides, and what a diff would read.
 
-        It says before a row is read whether a diff would add up its new side; one that begins to
+        It says before a row is read whether a diff would add up its sides; one that begins to
         may still find values that it cannot add up. Raises NotFound; Unsupported when the engine
         needs more than this process for it.
         """

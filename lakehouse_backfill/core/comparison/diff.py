@@ -165,7 +165,7 @@ def choose_for_request(
 def _choose(
     context: Context, request: DiffRequest, limit_bytes: int | None = None
 ) -> tuple[EngineChoice, bool]:
-    """Return the choice of the engine, and whether it adds up the new side."""
+    """Return the choice of the engine, and whether it adds up the sides."""
     limit = _local_limit_bytes(context) if limit_bytes is None else limit_bytes
     try:
         preview = context.differ("local").preview(request)
@@ -189,14 +189,14 @@ def compute_diff(context: Context, request: DiffRequest) -> Diff:
 
 @dataclass(frozen=True)
 class ChosenDiff:
-    """A diff that has not begun, by the engine that fits; `adds_up`: so will its new side be."""
+    """A diff that has not begun, by the engine that fits; `adds_up`: so will its sides be."""
 
     differ: Differ
     request: DiffRequest
     adds_up: bool
 
     def compute(self) -> SummedDiff:
-        """Compare, and add up the new side."""
+        """Compare, and add up the sides."""
         return self.differ.diff_and_sum(self.request)
 
 

@@ -44,7 +44,7 @@ def measured_sides(
     return MeasuredSides(
         old={} if old_is_known else before.checksums,
         new=after.checksums,
-        old_files=before.file_checksums,
+        old_files={} if old_is_known else before.file_checksums,
         new_files=after.file_checksums,
         earlier=_earlier_values(measures, history),
         totals=_total_by_measure(

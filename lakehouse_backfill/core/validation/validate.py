@@ -6,7 +6,6 @@ looked up in metadata first, so that rows with known checksums are not read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -14,7 +13,7 @@ from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.comparison import fingerprints
-from lakehouse_backfill.core.comparison.diff import candidate_request, choose_diff
+from lakehouse_backfill.core.comparison.diff import candidate_request
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.guards.privacy.column_flow import copies_of_run
@@ -31,7 +30,11 @@ from lakehouse_backfill.core.validation import (
     movements,
 )
 from lakehouse_backfill.core.validation.golden import golden_checks
-from lakehouse_backfill.core.validation.partition_totals import measured_sides
+from lakehouse_backfill.core.validation.sides import (
+    SidesReading,
+    lineage_counts,
+    look_up_base,
+)
 from lakehouse_backfill.core.validation.suites import suite_checks, timing_until_now
 from lakehouse_backfill.domain.checks import (
     CheckResult,
@@ -42,10 +45,7 @@ from lakehouse_backfill.domain.checks import (
 )
 from lakehouse_backfill.domain.comparison.checksums import Checksum
 from lakehouse_backfill.domain.comparison.diff import Diff
-from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS
-from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.guards.privacy import MaskSources
-from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, Event, RunStatus
 from lakehouse_backfill.domain.serialization import to_json_value
@@ -53,52 +53,7 @@ from lakehouse_backfill.domain.tables.files import LiveFile
 from lakehouse_backfill.domain.tables.schema_change import added_column_names
 from lakehouse_backfill.domain.tables.table import CatalogMovements, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound, Tampered
-from lakehouse_backfill.ports.comparison import NewSide
-from lakehouse_backfill.ports.compute import ComputePorts, MeasuredSides
-
-
-@dataclass(frozen=True)
-class KnownBase:
-    """What is known of the base without reading a row; `history_labels` are earlier partitions."""
-
-    base: fingerprints.FingerprintedState
-    is_fully_known: bool
-    history_labels: tuple[str, ...]
-    #: Values by partition and measure; None: they must be read.
-    counts: dict[str, tuple[int, ...]] | None
-
-    def earlier_measures(
-        self, measures: Sequence[Measure], read: anomalies.MeasuresByLabel
-    ) -> anomalies.MeasuresByLabel:
-        """Return rows and measures of the earlier partitions; `read` where they had to be read."""
-        if measures and self.counts is None:
-            return read
-        return anomalies.rows_by_partition(
-            self.history_labels, self.base.files, measures, self.counts or {}
-        )
-
-    def scope_counts(self, scope: Scope) -> dict[str, tuple[int, ...]] | None:
-        """Return the counted values of the scope's own partitions."""
-        if self.counts is None:
-            return None
-        return {label: self.counts[label] for label in scope.partitions if label in self.counts}
-
-
-def look_up_base(context: Context, plan: Plan, measures: tuple[Measure, ...]) -> KnownBase:
-    """Look up what is known of the base.
-
-    With a declared schema change nothing counts as known: a file reads as other rows.
-    """
-    scope, target = plan.resolved.scope, plan.resolved.target
-    change = declared_schema_change(plan)
-    counted_columns = {measure.count for measure in measures if measure.count}
-    base = fingerprints.look_up_fingerprints(
-        context, target.table, target.snapshot_id, scope, rely=not change, counting=counted_columns
-    )
-    is_whole, history = base.is_known and not change, anomalies.history_partitions(plan, base.files)
-    labels = (*scope.partitions, *history)
-    counts = anomalies.values_by_partition(labels, base.files, measures) if is_whole else None
-    return KnownBase(base, is_whole, history, counts)
+from lakehouse_backfill.ports.compute import ComputePorts
 
 
 def publish_mode_checks(
@@ -133,10 +88,6 @@ def _check_other_rows(compute: ComputePorts, plan: Plan, shadow: TableInfo) -> C
     old = checksums(target.table, target.snapshot_id, scope, (), other_rows)
     new = checksums(shadow.table, shadow.snapshot_id, scope, (), other_rows)
     return row_changes.check_other_rows_unchanged(scope, old, new)
-
-
-#: Differing rows of each kind that are kept as examples.
-MAX_DIFF_SAMPLES = 10
 
 
 def validate(
@@ -300,12 +251,18 @@ def _measure(
 ) -> _Measurements:
     shadow = _require_shadow(context, plan)
     scope, change = plan.resolved.scope, declared_schema_change(plan)
-    measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
+    measures, lineage = plan.resolved.contract.measures, lineage_counts(plan)
     known = look_up_base(context, plan, measures + lineage)
     base, new_side = known.base, (shadow.table, shadow.snapshot_id)
     # The candidate is always read: it is what people accept.
     candidate = fingerprints.look_up_fingerprints(context, *new_side, scope, rely=False)
-    measured, diff, edge = _read_sides(context, compute, plan, events, (known, shadow))
+    reading = SidesReading(plan, known, shadow, measures + lineage)
+    with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
+        diff_future, sides_future = reading.start(context, compute.measuring, pool)
+        edge = edges.probe_run_edges(context, compute.staging, plan, events)
+        context.progress.advance()
+        measured, diff = sides_future.result(), diff_future.result().diff
+        context.progress.advance()
     by_file = measured.new_files
     if added_column_names(change) and shadow.snapshot_id is not None:
         by_file = compute.measuring.by_file(shadow.table, shadow.snapshot_id, scope, LINEAGE_NAMES)
@@ -326,57 +283,6 @@ def _measure(
         edge=edge,
         earlier=known.earlier_measures(measures, measured.earlier),
     )
-
-
-def _read_sides(
-    context: Context,
-    compute: ComputePorts,
-    plan: Plan,
-    events: tuple[Event, ...],
-    of: tuple[KnownBase, TableInfo],
-) -> tuple[MeasuredSides, Diff, EdgeReport | None]:
-    """Return checksums and totals of the base and the candidate, their diff, and the edges.
-
-    Of a known base no row is read but by the diff, which adds up the candidate as it goes.
-    """
-    (known, shadow), scope, target = of, plan.resolved.scope, plan.resolved.target
-    old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
-    measures, change = plan.resolved.contract.measures, declared_schema_change(plan)
-    all_measures = measures + _lineage_counts(plan)
-    unread_labels = known.history_labels if measures and known.counts is None else ()
-    ignored = (*LINEAGE_NAMES, *added_column_names(change))
-    counts = known.scope_counts(scope)
-
-    def measure() -> MeasuredSides:
-        return compute.measuring.measure(
-            old_side, new_side, scope, all_measures, ignored, change,
-            old_is_known=known.is_fully_known, old_measures=counts, earlier=unread_labels,
-        )  # fmt: skip
-
-    request = candidate_request(context, plan, new_side[1], MAX_DIFF_SAMPLES)
-    chosen = None
-    if known.is_fully_known and (counts is not None or not all_measures) and not unread_labels:
-        asked = NewSide(all_measures, ignored)
-        chosen = choose_diff(context, replace(request, new_side=asked))
-    adds_up = chosen is not None and chosen.adds_up
-    # The tasks are independent, and each alone leaves part of the machine idle.
-    with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
-        diff_future = pool.submit(
-            chosen.compute if chosen else lambda: choose_diff(context, request).compute()
-        )
-        measure_future = None if adds_up else pool.submit(measure)
-        edge = edges.probe_run_edges(context, compute.staging, plan, events)
-        context.progress.advance()
-        measured = measure_future.result() if measure_future else None
-        context.progress.advance()
-        diff, sums = diff_future.result()
-    if measured is None and sums is not None:
-        measured = measured_sides(
-            all_measures, scope, NO_ROWS, sums,
-            has_old=old_side[1] is not None, has_new=new_side[1] is not None,
-            old_is_known=True, old_measures=counts,
-        )  # fmt: skip
-    return measured or measure(), diff, edge
 
 
 def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[CheckResult, ...]:
@@ -446,12 +352,6 @@ def _duplicates(context: Context, plan: Plan, seen: _Measurements) -> int:
     request = candidate_request(context, plan, seen.shadow.snapshot_id, samples=0)
     new_only = replace(request, old_table=request.new_table, old_snapshot_id=None)
     return context.differ(seen.diff.engine).diff(new_only).duplicate_keys
-
-
-def _lineage_counts(plan: Plan) -> tuple[Measure, ...]:
-    """Return a count of each lineage column: each must have as many values as there are rows."""
-    names = gates.REQUIRED_LINEAGE if plan.resolved.contract.lineage_columns else ()
-    return tuple(Measure(name=name, count=name) for name in names)
 
 
 def _lineage(plan: Plan, seen: _Measurements) -> list[CheckResult]:

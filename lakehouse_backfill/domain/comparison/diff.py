@@ -46,7 +46,7 @@ class DiffPreview(Value):
     new_to_read: FileTotals
     partitions: tuple[PartitionPreview, ...]
     shared_to_count: FileTotals = FileTotals()
-    #: Whether the diff adds up its new side, where that is asked for.
+    #: Whether the diff adds up its sides, where that is asked for.
     adds_up: bool = False
 
     @property

@@ -19,10 +19,10 @@ from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
 from lakehouse_backfill.adapters.local.diff.key_buckets import read_in_buckets
 from lakehouse_backfill.adapters.local.diff.layout import (
     FilePiece,
-    batch_files,
     batch_partitions,
     group_by_label,
     read_both_sides,
+    read_in_batches,
 )
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan
 from lakehouse_backfill.adapters.local.diff.snapshot_lister import SnapshotLister
@@ -37,6 +37,7 @@ from lakehouse_backfill.domain.comparison.diff import (
     redact_column,
     redact_sample,
 )
+from lakehouse_backfill.domain.comparison.partition_sums import NO_ROWS
 from lakehouse_backfill.domain.partitions import scope_row_ranges
 from lakehouse_backfill.domain.rollout import DifferingRow, redact_row
 from lakehouse_backfill.ports.comparison import SummedDiff
@@ -72,7 +73,7 @@ def build_preview(asked: DiffPlan) -> DiffPreview:
             if any(groups.get(label, ()))
         ),
         shared_to_count=_sum_load(asked.split_shared_files()[1]),
-        adds_up=asked.row_sums is not None,
+        adds_up=bool(asked.row_sums),
     )
 
 
@@ -149,7 +150,7 @@ class LocalDiffer:
         return self.diff_and_sum(request).diff
 
     def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
-        """Compare as `diff` does, and add up the new side where all of its rows are read."""
+        """Compare as `diff` does, and add up the sides where all of their rows are read."""
         plan = self.plan_diff(request)
         tally = plan.new_tally()
         unread = self.count_shared_rows(plan, tally)
@@ -193,6 +194,8 @@ class LocalDiffer:
         """
         old, new = asked.side_readers()
         counted, unread = asked.split_shared_files()
+        if asked.row_sums:
+            counted, unread = [], asked.split.shared
         for piece in counted:
             tally.add_shared(old.partition_numbers[piece.label], piece.rows)
         if asked.condition_sql:
@@ -272,11 +275,11 @@ class LocalDiffer:
         release_after(sum(piece.rows for piece in pieces))
 
     def _compare_batches(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
-        _, new = asked.side_readers()
+        shared, columns = asked.shared_reader(tally), asked.condition_columns
         with closing(BatchComparison(self._engine, tally, asked.condition_sql)) as comparison:
-            for group in batch_files(unread, self._batch_rows):
-                comparison.count_shared_rows(new.read_pieces(group, asked.condition_columns))
-                self._count_compared(group)
+            for rows, pieces in read_in_batches(shared, unread, columns, self._batch_rows):
+                comparison.count_shared_rows(rows)
+                self._count_compared(pieces)
             for are_large, groups in groupby(self._groups(asked), partial(self._is_large, asked)):
                 if are_large:
                     self._compare_in_buckets(asked, tally, groups)
@@ -320,4 +323,5 @@ def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"])
         cells=tally.cell_diffs(),
         added_columns=tally.added_column_counts(),
     )
-    return SummedDiff(diff, tally.new_side)
+    sums = tally.sums or {}
+    return SummedDiff(diff, sums.get("new"), sums.get("old", NO_ROWS))

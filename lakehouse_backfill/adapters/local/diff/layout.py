@@ -39,7 +39,7 @@ from lakehouse_backfill.domain.partitions import (
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
-    from lakehouse_backfill.adapters.local.measuring.side_sums import NewSideSums
+    from lakehouse_backfill.adapters.local.measuring.side_sums import ReadSums
 
 
 _SCOPED_TYPES = ("date", "timestamp", "timestamptz", "int", "long", "string")
@@ -259,7 +259,7 @@ class SideReader:
     layout: PartitionLayout
     partition_numbers: dict[str | None, int]
     row_filter: BooleanExpression | None
-    sums: NewSideSums | None = None
+    sums: ReadSums | None = None
 
     def read_pieces(self, pieces: list[FilePiece], columns: tuple[DiffColumn, ...]) -> pa.Table:
         """Read the pieces; a column that this side lacks is null, of the other side's type."""
@@ -331,6 +331,18 @@ class SideReader:
             pa.field(column.slot, arrow_type(column, column.field(self.name))) for column in columns
         ]
         return pa.schema([*fields, pa.field(PARTITION_SLOT, pa.int32())])
+
+
+def read_in_batches(
+    reader: SideReader, pieces: list[FilePiece], columns: tuple[DiffColumn, ...], limit: int
+) -> Iterator[tuple[pa.Table, list[FilePiece]]]:
+    """Yield the rows of the files in parts of at most `limit`, and the files that begin in each."""
+    for group in batch_files(pieces, limit):
+        if group[0].rows <= limit:
+            yield reader.read_pieces(group, columns), group
+            continue
+        for number, rows in enumerate(reader.stream_piece(group[0], columns)):
+            yield rows, [] if number else group
 
 
 def read_both_sides(

@@ -27,7 +27,11 @@ from pyiceberg.types import (
     StringType,
 )
 
-from lakehouse_backfill.adapters.local.diff.columns import DiffColumn, resolve_diff_columns
+from lakehouse_backfill.adapters.local.diff.columns import (
+    DiffColumn,
+    SideName,
+    resolve_diff_columns,
+)
 from lakehouse_backfill.adapters.local.diff.layout import (
     FilePiece,
     PartitionLayout,
@@ -39,11 +43,11 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 )
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.measuring.side_sums import (
-    NewSideSums,
+    ReadSums,
     SideSums,
     require_parquet,
 )
-from lakehouse_backfill.adapters.local.scan import filter_of_ranges
+from lakehouse_backfill.adapters.local.scan import filter_of_ranges, require_few
 from lakehouse_backfill.core.comparison.conditions import condition_columns, render_condition
 from lakehouse_backfill.domain.comparison.diff import SharedFiles
 from lakehouse_backfill.domain.comparison.partition_sums import PartitionSums
@@ -57,6 +61,11 @@ if TYPE_CHECKING:
     from lakehouse_backfill.adapters.local.scan import SnapshotScan
     from lakehouse_backfill.domain.partitions import RowRange, Scope
     from lakehouse_backfill.ports.comparison import DiffRequest
+
+
+#: Bytes of shared files that are read to be added up. Spark measures more of them in less time.
+_MAX_SHARED_BYTES = 256 * 2**20
+_SIDES: tuple[SideName, SideName] = ("old", "new")
 
 
 @dataclass(frozen=True)
@@ -280,23 +289,32 @@ class DiffPlan:
             self.request.samples,
             added_columns=added_column_names(self.request.change),
             distributions=self.request.distributions,
-            new_side=None if rows is None else PartitionSums(),
-            plain_measures=0 if rows is None else rows.plain_measures,
+            sums={side: PartitionSums() for side in rows} or None,
+            plain_measures=rows["new"].plain_measures if rows else 0,
         )
 
     @cached_property
-    def row_sums(self) -> SideSums | None:
-        """What adds up the new side, where that is asked for and all of its rows are read."""
-        request, wanted = self.request, self.request.new_side
+    def row_sums(self) -> dict[SideName, SideSums]:
+        """What adds up each side, where that is asked for and all of the rows can be read."""
+        request, wanted, split = self.request, self.request.read_sides, self.split
         if wanted is None or request.scope is None or request.scope.field.only:
-            return None
-        if self.new.table is None or request.where or request.known_equal or self.split.shared:
-            return None
+            return {}
+        if self.new.table is None or request.where or request.known_equal or request.change:
+            return {}
+        of_request = request.scope, wanted.ignore, wanted.measures
+        is_hashed = wanted.old == "hashed"
+        sums: dict[SideName, SideSums] = {}
         try:
-            require_parquet(piece.task for piece in self.split.new)
-            return SideSums(self.new, request.scope, wanted.ignore, wanted.measures)
+            require_parquet(piece.task for piece in (*split.to_read, *split.shared))
+            require_few(sum(piece.size_bytes for piece in split.shared), _MAX_SHARED_BYTES, "bytes")
+            sums["new"] = SideSums(self.new, *of_request)
+            if wanted.old != "unread" and self.old.table is not None:
+                sums["old"] = SideSums(self.old, *of_request, is_hashed=is_hashed)
         except Unsupported:
-            return None
+            return {}
+        # A shared file is read once, as the new side reads it.
+        is_alike = "old" not in sums or self.old.schema.fields == self.new.schema.fields
+        return sums if is_alike or not split.shared else {}
 
     @property
     def condition_columns(self) -> tuple[DiffColumn, ...]:
@@ -306,13 +324,25 @@ class DiffPlan:
 
     def side_readers(self, tally: Tally | None = None) -> tuple[SideReader, SideReader]:
         """Return the readers of the old and the new side, whose rows are added up in the tally."""
+        sums = self.row_sums
+        old, new = ({side: sums[side]} if side in sums else {} for side in _SIDES)
+        return self._reader("old", tally, old), self._reader("new", tally, new)
+
+    def shared_reader(self, tally: Tally) -> SideReader:
+        """Return the reader of shared files, whose rows are added up for both sides."""
+        return self._reader("new", tally, self.row_sums)
+
+    def _reader(
+        self, name: SideName, tally: Tally | None, listing: dict[SideName, SideSums]
+    ) -> SideReader:
         limit: BooleanExpression | None = (
             None if self.layout.is_partition_aligned else filter_of_ranges(self.row_ranges)
         )
-        old = SideReader(self.old, "old", self.layout, self.partition_numbers, limit)
-        rows = self.row_sums
-        sums = None if tally is None or rows is None else NewSideSums(rows, tally)
-        return old, SideReader(self.new, "new", self.layout, self.partition_numbers, limit, sums)
+        sums = None
+        if tally is not None and name in listing:
+            sums = ReadSums(listing[name], tally, listing)
+        side = self.old if name == "old" else self.new
+        return SideReader(side, name, self.layout, self.partition_numbers, limit, sums)
 
     def split_shared_files(self) -> tuple[list[FilePiece], list[FilePiece]]:
         """Return the shared files that metadata counts, and those that must be read."""

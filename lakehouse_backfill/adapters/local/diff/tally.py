@@ -122,8 +122,8 @@ class Tally:
     filled_rows: Counter[str] = field(default_factory=Counter)
     #: Whether distributions are reported.
     distributions: bool = True
-    #: The contents of the new side by partition; None where they are not added up.
-    new_side: PartitionSums | None = None
+    #: The contents of the sides that are added up, by partition; None: no side is.
+    sums: dict[SideName, PartitionSums] | None = None
     #: How many measures of a partition are one sum each, not one for each counted value.
     plain_measures: int = 0
 
@@ -152,20 +152,22 @@ class Tally:
             self.add_samples(kind, samples)
         self.duplicate_keys += other.duplicate_keys
         self.filled_rows.update(other.filled_rows)
-        if self.new_side is not None and other.new_side is not None:
-            self.new_side.add(other.new_side)
+        if self.sums is not None and other.sums is not None:
+            for side, sums in other.sums.items():
+                self.sums[side].add(sums)
             self.drop_many_sums()
         else:
-            self.new_side = None
+            self.sums = None
 
     def drop_many_sums(self) -> None:
-        """Add up no more of the new side where a column has too many counted values.
+        """Add up no more where a side has too many counted values.
 
         They would take the memory of all rows, and Spark refuses them.
         """
-        sums = self.new_side
-        if sums is not None and sums.groups - len(sums.measures) * self.plain_measures > MAX_GROUPS:
-            self.new_side = None
+        for sums in (self.sums or {}).values():
+            if sums.groups - len(sums.measures) * self.plain_measures > MAX_GROUPS:
+                self.sums = None
+                return
 
     def add_shared(self, partition: int, rows: int) -> None:
         """Count rows that both sides share as unchanged."""

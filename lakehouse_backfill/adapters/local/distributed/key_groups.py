@@ -119,7 +119,7 @@ class GroupedDiffer:
 
         Spark reads a file by its path, in all of its partitions at once. It adds up no side.
         """
-        request = replace(request, new_side=None)
+        request = replace(request, read_sides=None)
         plan = self._local.plan_diff(request, any_deletes=True)
         scattered = _scattered_files(plan.split)
         if not scattered:

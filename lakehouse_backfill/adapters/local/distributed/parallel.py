@@ -27,6 +27,7 @@ from lakehouse_backfill.adapters.local.diff.layout import (
     batch_files,
     batch_partitions,
     read_both_sides,
+    read_in_batches,
 )
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan, FileSplit
 from lakehouse_backfill.adapters.local.diff.tally import Tally
@@ -70,8 +71,8 @@ def serialise_plan(asked: DiffPlan) -> bytes:
     try:
         # Workers return what they find to this process, which alone shows it.
         request = replace(asked.request, redaction=NOTHING_HIDDEN)
-        if asked.row_sums is None:
-            request = replace(request, new_side=None)
+        if not asked.row_sums:
+            request = replace(request, read_sides=None)
         return pickle.dumps(replace(asked, request=request, old=old, new=new, split=_NO_FILES))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise Unsupported(
@@ -88,10 +89,11 @@ def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
 
     def compare(comparison: BatchComparison) -> None:
         old, new = plan.side_readers(tally)
+        shared, columns = plan.shared_reader(tally), plan.condition_columns
         for serialised in parts:
             part: DiffPart = pickle.loads(serialised)  # noqa: S301 (made by ParallelDiffer)
-            if part.shared:
-                comparison.count_shared_rows(new.read_pieces(part.shared, plan.condition_columns))
+            for rows, _ in read_in_batches(shared, part.shared, columns, WORKER_ROWS):
+                comparison.count_shared_rows(rows)
             if part.old or part.new:
                 comparison.compare_batch(
                     *read_both_sides((old, part.old), (new, part.new), plan.columns)

@@ -34,6 +34,7 @@ from lakehouse_backfill.errors import Unsupported
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
+    from lakehouse_backfill.adapters.local.diff.columns import SideName
     from lakehouse_backfill.adapters.local.diff.tally import Tally
     from lakehouse_backfill.adapters.local.scan import SnapshotScan
 
@@ -102,6 +103,10 @@ class SideSums:
             _require_fitting(values)
             yield label, sums.row_counts[label], sums.checksums[label], values
 
+    def kept_checksum(self, found: Checksum) -> Checksum:
+        """Return the checksum of rows that this side lists, too; none where it hashes none."""
+        return found if self._is_hashed else Checksum.empty(self._shape)
+
     def _hashes(self, rows: pa.Table) -> Any:
         if not self._is_hashed:
             return np.zeros(rows.num_rows, np.uint64)
@@ -126,17 +131,17 @@ class SideSums:
         return values
 
 
-class NewSideSums:
-    """Adds up what a diff reads of its new side, file by file, into the sums of a tally."""
+class ReadSums:
+    """Adds up what a diff reads, file by file, into the sums of the sides that list the file."""
 
-    def __init__(self, rows: SideSums, tally: Tally) -> None:
-        """Set up; `tally.new_side` becomes None where Arrow may add up otherwise than Spark."""
+    def __init__(self, rows: SideSums, tally: Tally, sides: Mapping[SideName, SideSums]) -> None:
+        """Set up; `tally.sums` becomes None where Arrow may add up otherwise than Spark."""
         self.names = rows.names
-        self._rows, self._tally = rows, tally
+        self._rows, self._tally, self._sides = rows, tally, sides
 
     def add(self, path: str, rows: pa.Table) -> None:
         """Add rows of a file, with the columns `names`; dictionaries are decoded."""
-        sums = self._tally.new_side
+        sums = self._tally.sums
         if sums is None:
             return
         batches = (
@@ -146,9 +151,11 @@ class NewSideSums:
         )
         try:
             for label, count, checksum, values in self._rows.groups(batches):
-                sums.add_group(label, path, count, checksum, values)
+                for side, own in self._sides.items():
+                    kept = own.kept_checksum(checksum)
+                    sums[side].add_group(label, path, count, kept, values)
         except Unsupported:
-            self._tally.new_side = None
+            self._tally.sums = None
         if self._rows.counts_states:
             self._tally.drop_many_sums()
 

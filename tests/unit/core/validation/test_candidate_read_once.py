@@ -1,4 +1,4 @@
-"""Whether the diff adds up the candidate decides who else reads it, and when."""
+"""Whether the diff adds up both sides decides who else reads them, and when."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from tests.support.fakes.steps import published_run, staged_run, state_of
 
 @dataclasses.dataclass
 class Adding(FakeCompute):
-    """Its diff says that it adds up its new side, and does."""
+    """Its diff says that it adds up its sides, and does."""
 
     says: bool = True
     does: bool = True
     asked: list[str] = dataclasses.field(default_factory=list)
 
     def preview(self, request: DiffRequest) -> DiffPreview:
-        says = self.says and request.new_side is not None
+        says = self.says and request.read_sides is not None
         return super().preview(request).model_copy(update={"adds_up": says})
 
     def diff_and_sum(self, request: DiffRequest) -> SummedDiff:
         self.asked.append("diff")
-        found, sums = super().diff(request), PartitionSums()
-        side = request.new_table, request.new_snapshot_id
-        for (label, path), one in self.by_file(*side, request.scope).items():
-            sums.add_group(label, path, one.rows, one, {})
-        return SummedDiff(found, sums if self.does and request.new_side else None)
+        found, wanted = super().diff(request), request.read_sides
+        if wanted is None or not self.does:
+            return SummedDiff(found, None)
+        old, new = PartitionSums(), PartitionSums()
+        sides = (new, request.states[1]), (old, request.states[0])
+        for sums, side in sides if wanted.old == "hashed" else sides[:1]:
+            for (label, path), one in self.by_file(*side, request.scope).items():
+                sums.add_group(label, path, one.rows, one, {})
+        return SummedDiff(found, new, old)
 
     def measure(self, *sides: Any, **known: Any) -> MeasuredSides:
         self.asked.append("measure")
