@@ -7,9 +7,9 @@ only where Arrow counts just as Spark does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ from lakehouse_backfill.adapters.local.diff.layout import (
     label_files,
     partition_values_of,
 )
+from lakehouse_backfill.adapters.local.file_metrics import told_bounds, told_nulls
 from lakehouse_backfill.adapters.local.parquet import map_files, stream_file_columns
 from lakehouse_backfill.adapters.local.row_hash import repeated_hashes, table_hashes
 from lakehouse_backfill.adapters.local.scan import (
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import FileScanTask
 
-#: Yields the rows of a file in batches.
-_Stream = Callable[["FileScanTask"], Iterator[pa.Table]]
+#: Yields the rows of a file in batches, with these columns.
+_Stream = Callable[["FileScanTask", list[str]], Iterator[pa.Table]]
 #: Of an input, one column of so many rows is read here.
 MAX_LOCAL_ROWS = 2_000_000
 #: Values (rows times inspected columns) of a chunk. They are read in batches; what is held of all
@@ -144,20 +145,21 @@ class LocalInspector:
         side = added_files(side) if is_part else side
         layout = choose_layout(SnapshotScan(side.name), side, scope)
         tasks = [piece.task for piece in label_files(side, layout, scope)]
-        of_rules = (name for rule in rules for name in columns_of(rule))
         first = side.schema.fields[0].name if side.table else field.column
-        placing = first if field.is_whole_table else field.column
-        names = list(dict.fromkeys((*key, placing, *of_rules)))
-        require_few(_rows_of(side) * len(names), self._max_values, "values")
-        stored = sum(stored_bytes(side, task, names) for task in tasks)
-        require_few(stored, self._max_bytes, "bytes")
+        of_all = _Counting(field, key, rules, first if field.is_whole_table else field.column)
         is_whole = layout.is_partition_aligned and not field.only
         wanted = None if is_whole else filter_of_ranges(rows)
+        work = [(task, of_all.told(side, task) if is_whole else {}) for task in tasks]
+        read = [(task, of_all.without(told).names) for task, told in work]
+        values = sum(task.file.record_count * len(names) for task, names in read)
+        require_few(values, self._max_values, "values")
+        stored = sum(stored_bytes(side, task, names) for task, names in read)
+        require_few(stored, self._max_bytes, "bytes")
 
-        def stream(task: FileScanTask) -> Iterator[pa.Table]:
+        def stream(task: FileScanTask, names: list[str]) -> Iterator[pa.Table]:
             return stream_file_columns(side, task, names, wanted)
 
-        return _count_files(tasks, stream, _Counting(field, key, rules))
+        return _count_files(work, stream, of_all)
 
 
 def _rows_of(side: SnapshotScan) -> int:
@@ -172,6 +174,23 @@ class _Counting:
     field: ScopeField
     key: tuple[str, ...]
     rules: tuple[RowRule, ...]
+    #: The column that says which partition a row is of.
+    placing: str
+
+    @property
+    def names(self) -> list[str]:
+        """The columns to read."""
+        of_rules = (name for rule in self.rules for name in columns_of(rule))
+        return list(dict.fromkeys((*self.key, self.placing, *of_rules)))
+
+    def told(self, side: SnapshotScan, task: FileScanTask) -> dict[RowRule, int]:
+        """Return the rows of a file that break rules, where the file itself says how many."""
+        found = {rule: _told_breaking(side, task, rule) for rule in self.rules}
+        return {rule: count for rule, count in found.items() if count is not None}
+
+    def without(self, told: Collection[RowRule]) -> _Counting:
+        """Return what is left to be counted."""
+        return replace(self, rules=tuple(rule for rule in self.rules if rule not in told))
 
     @property
     def unique(self) -> set[tuple[str, ...]]:
@@ -216,24 +235,43 @@ class _Counts:
             self.hashes.setdefault(key, bytearray()).extend(hashes)
 
 
+def _told_breaking(side: SnapshotScan, task: FileScanTask, rule: RowRule) -> int | None:
+    """Return how many rows of a file break a rule, by its metrics; None: its rows say so alone."""
+    if isinstance(rule, NotNull):
+        return told_nulls(side, task, rule.column)
+    if not isinstance(rule, Within) or rule.of_length:
+        return None
+    bounds = told_bounds(side, task, rule.column)
+    if bounds is None:
+        return None
+    # Whatever lies between two values that a range holds, it holds, too.
+    return 0 if count_breaking(pa.table({rule.column: bounds}), rule) == 0 else None
+
+
 def _count_files(
-    tasks: Sequence[FileScanTask], stream: _Stream, of: _Counting
+    work: Sequence[tuple[FileScanTask, dict[RowRule, int]]], stream: _Stream, of: _Counting
 ) -> tuple[ChunkFacts, tuple[int | None, ...]]:
     """Return the facts of a chunk, and the rows that break each rule; None where Spark must count.
 
-    Memory holds a batch of each file that is read, and the hashes of keys.
+    `work` are the files, with what each says of rules itself. Memory holds a batch of each file
+    that is read, and the hashes of keys.
     """
+    told_of = {id(task): told for task, told in work}
+    tasks = [task for task, _ in work]
 
     def count(task: FileScanTask) -> _Counts:
-        counts = _Counts()
-        for rows in stream(task):
-            counts.add_batch(rows, of)
+        told = told_of[id(task)]
+        left, counts = of.without(told), _Counts(broken=dict(told))
+        for rows in stream(task, left.names):
+            counts.add_batch(rows, left)
         return counts
 
     total = _Counts()
     for counts in map_files(count, tasks):
         total.add(counts)
-    repeated = _rows_that_repeat(total.hashes, (rows for task in tasks for rows in stream(task)))
+    unique = of.without([rule for rule in of.rules if not isinstance(rule, Unique)]).names
+    again = (rows for task in tasks for rows in stream(task, unique))
+    repeated = _rows_that_repeat(total.hashes, again)
     for rule in of.rules:
         if isinstance(rule, Unique):
             held = repeated.get((rule.column,))
