@@ -82,8 +82,8 @@ class Pace:
 
 def decide(limits: PaceLimits, pace: Pace, size: Size, now: datetime) -> Decision:
     """Decide whether a chunk of this size starts now."""
-    if broken := _broken(limits, pace):
-        return broken
+    if found := broken(limits, pace):
+        return found
     if len(pace.in_work) >= pace.window:
         return Wait(None, f"{len(pace.in_work)} of at most {pace.window} chunks are in work")
     waits = [
@@ -109,14 +109,15 @@ def decide_found(limits: PaceLimits, pace: Pace, now: datetime) -> Decision:
 
     Without it a chunk that cannot be looked at would be looked at again and again.
     """
-    if broken := _broken(limits, pace):
-        return broken
+    if found := broken(limits, pace):
+        return found
     if pace.failures and pace.not_before and now < pace.not_before:
         return Wait(pace.not_before, f"after a failure: {pace.problem}")
     return Go()
 
 
-def _broken(limits: PaceLimits, pace: Pace) -> Break | None:
+def broken(limits: PaceLimits, pace: Pace) -> Break | None:
+    """Return why no chunk may start any more, if so many failed in a row."""
     if pace.failures < limits.failures_in_a_row:
         return None
     return Break(

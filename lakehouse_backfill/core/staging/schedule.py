@@ -26,7 +26,7 @@ from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size
 from lakehouse_backfill.core.staging.pause import require_not_paused
 from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import ChunkRecord, format_duration
+from lakehouse_backfill.domain.run import ChunkRecord, RunState, format_duration
 from lakehouse_backfill.domain.tables.commits import ChunkCommit
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -85,19 +85,30 @@ class LateCommits:
     def repeat(self, context: Context, stage: Callable[[Context], ResultT]) -> ResultT:
         """Return what `stage` does, which is called again after such a chunk.
 
-        An outage between two calls is waited for, as one between two chunks. Raises RunPaused when
-        the run was paused meanwhile, else what `stage` raises.
+        An outage between two calls is waited for, as one between two chunks. Raises RunPaused and
+        RunMoved when the run was paused or moved on meanwhile, else what `stage` raises.
         """
         while True:
             try:
                 if self.failures:
-                    require_not_paused(context, context.runs.status(self.plan.run_id))
+                    self._require_not_moved(context)
                 return stage(context)
             except BackfillError as error:
                 self._require_another_try(error)
             context.clock.sleep(pacer.backoff_s(self.failures))
             # Who takes a run over does so once: another process may have begun in between.
             context = replace(context, take_over=False)
+
+    def _require_not_moved(self, context: Context) -> None:
+        """Raise RunMoved for what begun anew would be undone: others may have had it accepted."""
+        status = context.runs.status(self.plan.run_id)
+        require_not_paused(context, status)
+        if status.state not in (RunState.FAILED, RunState.STAGING, RunState.APPROVED):
+            raise RunMoved(
+                f"{status.run_id} was moved on by another process: it is {status.state.value}",
+                state="this process changed nothing since; what it staged before is kept",
+                fix=command_line("status", status.run_id),
+            )
 
     def _require_another_try(self, error: BackfillError) -> None:
         if error is not self._error:
@@ -248,15 +259,18 @@ class ChunkSchedule:
             self._show_wait(None, "")
             return None
         if isinstance(decision, Break):
-            raise LimitExceeded(
-                f"staging of {self.plan.run_id} was stopped: {decision.reason}",
-                state="chunks that are done stay in the shadow; readers see what they saw before",
-                fix=f"{command_line('run', self.plan.run_id)}, once what failed works again",
-            )
+            raise self._stopped(decision)
         if decision.until is None:
             return _LOOK_S
         self._show_wait(decision.until, decision.reason)
         return min(_LOOK_S, max(0.0, (decision.until - now).total_seconds()))
+
+    def _stopped(self, by: Break) -> LimitExceeded:
+        return LimitExceeded(
+            f"staging of {self.plan.run_id} was stopped: {by.reason}",
+            state="chunks that are done stay in the shadow; readers see what they saw before",
+            fix=f"{command_line('run', self.plan.run_id)}, once what failed works again",
+        )
 
     def _show_wait(self, until: datetime | None, reason: str) -> None:
         """Show a wait, once, with its reason; None ends what is shown."""
@@ -292,8 +306,10 @@ class ChunkSchedule:
             self.limits, self.pace, one.stage.chunk_id, error.problem, self.context.clock.now()
         )
         self._log_change(change)
-        is_last = self.pace.failures >= self.limits.failures_in_a_row
-        if was_tried and LateCommits.may_follow(one, error) and not is_last:
+        if was_tried and LateCommits.may_follow(one, error):
+            # Nor may it be tried again here once another chunk lands and ends the row.
+            if broken := pacer.broken(self.limits, self.pace):
+                raise self._stopped(broken) from error
             self.late.note(one, error)
             raise error
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging import schedule
 from lakehouse_backfill.core.staging.pause import pause
+from lakehouse_backfill.core.staging.schedule import ChunkWork
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
@@ -21,7 +25,9 @@ from lakehouse_backfill.errors import (
     BackfillError,
     CatalogDown,
     Conflict,
+    LimitExceeded,
     OutcomeUnknown,
+    RunMoved,
     RunPaused,
 )
 from tests.support.fakes.compute import FakeCompute
@@ -76,13 +82,15 @@ class LateCommit(FakeCompute):
         return super().stage(plan, chunk, epoch)
 
 
-def by_key(parallel: int = 1, failures: int = 3, **lost: int) -> tuple[LateCommit, Context, str]:
+def by_key(
+    parallel: int = 1, failures: int = 3, days: int = 5, **lost: int
+) -> tuple[LateCommit, Context, str]:
     """A run whose chunks are said to be by key: each is added beside the others."""
     where = lake()
     engine = LateCommit(where, lost=Counter(lost))
     found = context(where, engine, clock=Clock())
     cut = {"partitions_per_chunk": 1, "parallel": parallel, "failures_in_a_row": failures}
-    run = approved_run(found, declared("2020-01-01", "2020-01-06", limits=cut))
+    run = approved_run(found, declared("2020-01-01", f"2020-01-0{days + 1}", limits=cut))
     plan = found.runs.plan(run)
     keys = Scope(field=plan.resolved.scope.field, partitions=("1",))
     chunks = tuple(one.model_copy(update={"keys": keys}) for one in plan.resolved.chunks)
@@ -134,6 +142,44 @@ def test_lost_answers_count_in_a_row_over_all_fences() -> None:
         stage(found, run, "bob")
     assert state_of(found, run) is RunState.FAILED
     stage(found, run, "bob")
+    assert landed(found, run) == CHUNKS
+
+
+@pytest.mark.req("X3", "X9")
+def test_a_chunk_that_lands_beside_the_last_failure_does_not_have_it_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The staging ends there: in it, nothing would fence the shadow before the next attempt."""
+    engine, found, run = by_key(3, 2, 6, c0004=1, c0005=1)
+
+    def conflict_then_unknown() -> BackfillError:
+        if engine.late[-1][0].startswith("c0005"):
+            return OutcomeUnknown("no answer")
+        engine.late.pop()
+        return Conflict("another was first")
+
+    def all_in_order(in_work: Mapping[Any, ChunkWork], *_: Any) -> Any:
+        concurrent.futures.wait(in_work)
+        return SimpleNamespace(done=sorted(in_work, key=lambda one: in_work[one].stage.chunk_id))
+
+    engine.error = conflict_then_unknown
+    monkeypatch.setattr(schedule, "wait", all_in_order)
+    with pytest.raises(LimitExceeded, match="2 chunks in a row failed"):
+        stage(found, run, "bob")
+    stage(found, run, "bob")
+    assert landed(found, run) == [*CHUNKS, "c0006"]
+
+
+@pytest.mark.req("X3", "X9")
+def test_what_another_process_made_of_the_run_between_two_fences_is_kept() -> None:
+    """Staged again, a result that was accepted meanwhile would have to be accepted once more."""
+    _, found, run = by_key(c0002=1)
+    clock: Any = found.clock
+    other = dataclasses.replace(found, driver="here:2", clock=Clock())
+    clock.sleep = lambda _: stage(other, run, "bob")
+    with pytest.raises(RunMoved, match="it is staged"):
+        stage(found, run, "bob")
+    assert verbs(found, run) == ["begin staging", "fail", "begin staging", "finish staging"]
     assert landed(found, run) == CHUNKS
 
 
