@@ -92,10 +92,10 @@ def lost_answers() -> list[Fault]:
     return [Fault("POST|DELETE", "/", "after", None, times=ALWAYS, chance=0.1)]
 
 
+_SHADOWS = r'/lakehouse_backfill_shadow/|\["lakehouse_backfill_shadow"\]'
 #: Rights by what method, path and body match; the first one counts.
 _RIGHTS = (
     (r'/lakehouse_backfill/|\["lakehouse_backfill"\]', "control tables"),
-    (r'/lakehouse_backfill_shadow/|\["lakehouse_backfill_shadow"\]', "shadows"),
     (r"^POST \S+/(namespaces|properties) ", "namespaces"),
     (r"^POST \S+/(tables|register) ", "create"),
     (r"^DELETE |^POST \S+/unregister ", "drop"),
@@ -110,10 +110,26 @@ def rights_of(method: str, path: str, body: bytes) -> set[str]:
         changes = json.loads(body)["table-changes"]
         return {"transactions"}.union(*map(_rights_of_change, changes))
     request = f"{method} {path} {body.decode()}"
+    if re.search(_SHADOWS, request):
+        return _rights_of_shadow(method, path, body)
     for pattern, right in _RIGHTS:
         if re.search(pattern, request):
             return {right}
     return _rights_of_commit(json.loads(body)) if re.search(TABLE, path) else set()
+
+
+def _rights_of_shadow(method: str, path: str, body: bytes) -> set[str]:
+    if method == "DELETE" or path.endswith("/unregister"):
+        return {"shadow drop"}
+    if re.search(r"/(namespaces|properties|tables|register)$", path):
+        return {"shadow create"}
+    if not re.search(TABLE, path):
+        return set()
+    change = json.loads(body)
+    if {"type": "assert-create"} in change["requirements"]:
+        return {"shadow create"}
+    are_uuids = {update["action"] == "assign-uuid" for update in change["updates"]}
+    return {"shadow uuid" if is_uuid else "shadow commits" for is_uuid in are_uuids}
 
 
 def _rights_of_change(change: dict[str, Any]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.faults import Kill, Skewed
-from tests.chaos.lab import BY, SCOPE, TARGET, expected_rows
+from tests.chaos.lab import BY, SCOPE, TARGET, Ended, expected_rows
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
 from tests.stack.proxy import Proxy
@@ -59,12 +60,15 @@ class Commands:
     needed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def give(self, *arguments: str, row: str = "", hook: Any = None) -> dict[str, Any]:
-        row = row or arguments[0]
+        ended = self._give(row or arguments[0], *arguments, hook=hook)
+        assert ended.code == 0, (arguments, ended)
+        return ended.data
+
+    def _give(self, row: str, *arguments: str, hook: Any = None) -> Ended:
         self.proxy.allowed, self.proxy.used = self.allowed[row], set()
         ended = self.lab.do(*arguments, hook=hook)
-        assert ended.code == 0, (arguments, ended)
         self.needed[row] = self.needed.get(row, frozenset()) | self.proxy.used
-        return ended.data
+        return ended
 
     def plan(self, manifest: str) -> str:
         """Plan and approve a run with all rights; gives its id."""
@@ -79,10 +83,15 @@ class Commands:
         for verb in verbs:
             self.lab.must(verb, self.lab.run, *BY)
 
-    def kill(self, *arguments: str) -> None:
-        """Give a command with all rights, and kill it right after its commit to the table."""
+    def kill(self, *arguments: str, act: str) -> None:
+        """Kill a command before its commit to the table, and its recovery after that; finish it."""
         self.proxy.allowed = None
-        self.lab.killed(*arguments, hook=Kill("Publisher.swap:committed"))
+        self.lab.killed(*arguments, hook=Kill("Publisher.swap:committing"))
+        recover = ("recover", "--all", *BY)
+        row, hook = f"recover (uncommitted {act})", Kill("Publisher.swap:committed")
+        assert self._give(row, *recover, hook=hook).code == -signal.SIGKILL
+        self.give(*recover, row=f"recover ({act})")
+        self.needed[row] |= self.needed[f"recover ({act})"]  # as it would have gone on
 
     def give_for_both(self, run: str, other: str) -> None:
         """Publish two runs, and take their products back, each by one commit."""
