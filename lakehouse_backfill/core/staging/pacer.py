@@ -82,8 +82,8 @@ class Pace:
 
 def decide(limits: PaceLimits, pace: Pace, size: Size, now: datetime) -> Decision:
     """Decide whether a chunk of this size starts now."""
-    if found := broken(limits, pace):
-        return found
+    if stop := broken(limits, pace):
+        return stop
     if len(pace.in_work) >= pace.window:
         return Wait(None, f"{len(pace.in_work)} of at most {pace.window} chunks are in work")
     waits = [
