@@ -167,10 +167,25 @@ def test_texts_of_all_writers_are_parsed_as_pyiceberg_does(tmp_path: Path, endin
             ]
 
 
-@pytest.mark.parametrize("cut", [1, 40, 300, 1_000, 2_000])
-def test_a_broken_file_is_refused_as_pyiceberg_refuses_it(tmp_path: Path, cut: int):
+@pytest.mark.parametrize(
+    ("where", "put"),
+    [
+        *((-cut, b"") for cut in (1, 40, 300, 1_000, 2_000)),
+        # The first half of a letter.
+        (-1, b"\xc3"),
+        (b"}, {", b"} {"),
+        (b'"snapshots": [{', b'"snapshots": [, {'),
+        (b"}}]", b"}},]"),
+    ],
+)
+def test_a_broken_file_is_refused_as_pyiceberg_refuses_it(
+    tmp_path: Path, where: int | bytes, put: bytes
+):
     io, file = PyArrowFileIO(), tmp_path / "broken.metadata.json"
-    file.write_text(json.dumps(document(4))[:-cut], encoding="utf-8")
+    text = json.dumps(document(4)).encode()
+    broken = text.replace(where, put) if isinstance(where, bytes) else text[:where] + put
+    assert broken != text
+    file.write_bytes(broken)
     with pytest.raises(ValidationError) as error:
         parse_file(io, str(file))
     with pytest.raises(ValidationError) as known:

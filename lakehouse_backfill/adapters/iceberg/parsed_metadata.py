@@ -11,6 +11,7 @@ begins with that of the lists before, their entries are shared, and only new one
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import threading
@@ -37,7 +38,9 @@ _LOADS_ROW, _COMMITS = "_convert_orm_to_iceberg", "commit_table"
 _ENTRIES: Mapping[str, type[Snapshot] | type[SnapshotLogEntry]] = {
     "snapshots": Snapshot, "snapshot-log": SnapshotLogEntry,
 }  # fmt: skip
-_DECODER, _BETWEEN_ENTRIES = json.JSONDecoder(), re.compile(r"[\s,]*")
+_DECODER = json.JSONDecoder()
+#: What stands before the first entry of a list, before another one, and behind the last one.
+_FIRST, _NEXT, _END = re.compile(r"\s*"), re.compile(r"\s*,\s*"), re.compile(r"\s*\]")
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,9 @@ def parse_file(io: FileIO, name: str, before: ParsedFile | None = None) -> Parse
     try:
         return _parse(name, data, before.lists if before else {})
     except (ValueError, ValidationError):
-        # PyIceberg's own error says what is wrong.
-        return ParsedFile(name, TableMetadataUtil.parse_raw(data.decode()))
+        # PyIceberg's own error says what is wrong; it drops half a letter at the end, too.
+        text_of_all = codecs.getincrementaldecoder("utf-8")().decode(data)
+        return ParsedFile(name, TableMetadataUtil.parse_raw(text_of_all))
 
 
 def _parse(name: str, data: bytes, known: Mapping[str, _ParsedList]) -> ParsedFile:
@@ -124,20 +128,17 @@ def _parse_list(data: bytes, begin: int, kind: Any, known: _ParsedList) -> _Pars
         known, digest = _ParsedList(), blake2b()
     entries = [*known.entries]
     text = data[begin + known.size :].decode()
-    done, place = 0, _skip(text, 0)
-    while not text.startswith("]", place):
-        done = _DECODER.raw_decode(text, place)[1]
-        entry = kind.model_validate_json(text[place:done])
+    done = 0
+    while not _END.match(text, done):
+        gap = (_NEXT if entries else _FIRST).match(text, done)
+        if gap is None:
+            raise ValueError("the list is broken")
+        done = _DECODER.raw_decode(text, gap.end())[1]
+        entry = kind.model_validate_json(text[gap.end() : done])
         entries.append(_share_parts(entry, entries[-1] if entries else None))
-        place = _skip(text, done)
     added = text[:done].encode()
     digest.update(added)
     return _ParsedList(tuple(entries), known.size + len(added), digest.digest())
-
-
-def _skip(text: str, place: int) -> int:
-    found = _BETWEEN_ENTRIES.match(text, place)
-    return found.end() if found else place
 
 
 def _share_parts(entry: Any, before: Any) -> Any:
