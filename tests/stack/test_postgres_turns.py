@@ -37,3 +37,23 @@ def test_a_process_that_holds_the_lock_for_ever_is_waited_for_once(
         assert time.monotonic() - started > advisory_lock.LOCK_TIMEOUT_S
         versions.move(PRODUCT, lambda _: (others[1],))
     assert bare(versions.history(PRODUCT)) == (*reversed(others), first)
+
+
+@pytest.mark.req("X3")
+def test_a_move_that_landed_is_told_though_the_connection_of_its_lock_is_lost(
+    named, tmp_path: Path
+):
+    named("postgres")
+    versions = IcebergVersions(ControlTables(catalog_of(tmp_path), "lakehouse_backfill"))
+    first, second = (a_row(number, "publish") for number in (1, 2))
+    versions.move(PRODUCT, lambda _: (first,))
+    engine = catalog_of(tmp_path).engine
+
+    def lose_the_lock(_: object) -> tuple[object, ...]:
+        with engine.connect() as other:
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+            assert other.exec_driver_sql(ended).all() == [(True,)]
+        return (second,)
+
+    versions.move(PRODUCT, lose_the_lock)
+    assert bare(versions.history(PRODUCT)) == (second, first)

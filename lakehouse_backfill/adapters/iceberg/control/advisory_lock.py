@@ -10,7 +10,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -111,12 +111,17 @@ class PostgresAdvisoryLock:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Hold the lock while the block runs; after a time-out or an error, run without it."""
+        from sqlalchemy.exc import SQLAlchemyError
+
         connection = self._connect_and_lock()
         try:
             yield
         finally:
             if connection is not None:
-                connection.close()
+                # Of a connection that is lost the server has released the lock: what the block did
+                # stands, and its outcome is the block's to tell.
+                with suppress(SQLAlchemyError):
+                    connection.close()
 
     def _connect_and_lock(self) -> Any:
         """Return the connection whose transaction holds the lock, or whose wait timed out."""
