@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.adapters.iceberg.commit import token_commit
 from lakehouse_backfill.adapters.spark.commits import java_api
 from lakehouse_backfill.adapters.spark.session import spark_errors, write_guard
 from lakehouse_backfill.errors import ChecksFailed
@@ -126,6 +128,25 @@ def test_an_answer_of_the_catalog_ends_a_commit_of_spark_as_one_of_python(
     assert all(isinstance(one, kind) for one in found), found
     assert {one.exit_code for one in found} == {code}
     assert all(message in one.problem for one in found)
+
+
+@pytest.mark.req("X1", "T4")
+@pytest.mark.parametrize("refusal", [errors.Unsupported, errors.CatalogDown])
+def test_a_swap_by_java_that_is_refused_is_of_unknown_outcome(
+    refusal: type[errors.BackfillError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java may have sent it before, to a server that answered 503 and took it nevertheless."""
+    loaded = SimpleNamespace(metadata=SimpleNamespace(table_uuid="u", current_snapshot_id=1))
+    monkeypatch.setattr(token_commit.catalogs, "load_table", lambda *_: loaded)
+    monkeypatch.setattr(token_commit.metadata, "find_publication_snapshot", lambda *_: None)
+
+    def refused() -> None:
+        raise refusal("ForbiddenException: no")
+
+    words = dict.fromkeys(("action", "state", "busy_fix", "unknown_state"), "")
+    commit = token_commit.TokenCommit(cast("Any", None), "t", "token", **words)
+    with pytest.raises(errors.OutcomeUnknown, match="ForbiddenException: no"):
+        commit.run(lambda *_: refused, 1.0)
 
 
 def test_metadata_that_a_wrong_clock_made_is_not_blamed_on_the_job() -> None:
