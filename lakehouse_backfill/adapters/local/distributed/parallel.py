@@ -35,10 +35,11 @@ from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_du
 from lakehouse_backfill.domain.comparison.diff import Diff, SharedFiles
 from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
+from lakehouse_backfill.ports.comparison import SummedDiff
 
 if TYPE_CHECKING:
     from lakehouse_backfill.adapters.local.scan import SnapshotScan
-    from lakehouse_backfill.ports.comparison import DiffRequest, SummedDiff, Workers
+    from lakehouse_backfill.ports.comparison import DiffRequest, Workers
 
 
 _NO_FILES = FileSplit([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
@@ -215,7 +216,8 @@ class ParallelDiffer:
         )
         division = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
         found = build_diff(plan, tally, "spark")
-        return found._replace(diff=found.diff.model_copy(update={"how": division}))
+        diff = found.diff.model_copy(update={"how": division})
+        return SummedDiff(diff, found.new_side, found.old_side)
 
     def _require_fitting_partitions(self, asked: DiffPlan) -> None:
         sizes: Counter[str | None] = Counter()
