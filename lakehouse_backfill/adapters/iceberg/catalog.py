@@ -38,11 +38,13 @@ from lakehouse_backfill.adapters.iceberg.clock import guard_commits
 from lakehouse_backfill.adapters.iceberg.metadata import require_known_format, view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import adapt_table_names
-from lakehouse_backfill.adapters.iceberg.sql.uris import postgres_uri, sqlite_uri, uses_psycopg2
 from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.profile import Profile
 
 _SQL = ("sqlite", "postgresql")
+_SQLITE_WAIT_S = 30
+#: The schemes of uris for which SQLAlchemy takes this driver of PostgreSQL.
+_PSYCOPG2 = ("postgresql", "postgresql+psycopg2")
 _S3_RETRIES = "lakehouse_backfill.adapters.iceberg.rest.store_retries.PatientS3Retries"
 _SCHEME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
 _SCHEMES_BY_TYPE = {"rest": ("http", "https"), "hive": ("thrift",)}
@@ -98,7 +100,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
     _check_file_io(properties)
     properties.setdefault("s3.retry-strategy-impl", _S3_RETRIES)
     if properties.get("uri", "").startswith("sqlite"):
-        properties["uri"] = sqlite_uri(properties["uri"], must_exist=must_exist)
+        properties["uri"] = _sqlite_uri(properties["uri"], must_exist=must_exist)
         if must_exist:
             properties.setdefault("init_catalog_tables", "false")
     with translate_errors():
@@ -132,7 +134,9 @@ def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
         from lakehouse_backfill.adapters.iceberg.rest.rest_catalog import ResendingRestCatalog
 
         return ResendingRestCatalog(name, **properties)
-    if uses_psycopg2(properties.get("uri", "")):
+    if _uses_psycopg2(properties):
+        from lakehouse_backfill.adapters.iceberg.sql.uris import postgres_uri
+
         properties = {**properties, "uri": postgres_uri(properties)}
     for _ in range(_MAX_LOST_RACES):
         try:
@@ -335,9 +339,13 @@ def _check_uri(properties: dict[str, str]) -> None:
         raise errors.ConfigError(f"catalog.uri {uri!r} {problem}", fix=fix, field="catalog.uri")
 
 
+def _uses_psycopg2(properties: Mapping[str, str]) -> bool:
+    return properties.get("uri", "").partition("://")[0] in _PSYCOPG2
+
+
 def _check_driver(properties: dict[str, str]) -> None:
     """Raise EnvironmentDown when PostgreSQL's driver is missing: PyIceberg names another extra."""
-    if uses_psycopg2(properties.get("uri", "")) and find_spec("psycopg2") is None:
+    if _uses_psycopg2(properties) and find_spec("psycopg2") is None:
         raise errors.EnvironmentDown(
             "the catalog is on PostgreSQL, and its driver, the package psycopg2, is not installed",
             state="nothing was read or changed",
@@ -376,6 +384,35 @@ def _check_file_io(properties: Mapping[str, str]) -> None:
             "remove it",
             field="catalog.py-io-impl",
         )
+
+
+def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
+    """Create the file's folder, and set a timeout so that writers wait for each other."""
+    scheme, _, rest = uri.partition("://")
+    path, _, query = rest.partition("?")
+    file = Path(path.removeprefix("/").removeprefix("file:"))
+    if not file.is_absolute():
+        raise errors.ConfigError(
+            f"{uri!r} is relative, so it depends on the current folder",
+            fix="write uri: sqlite:///${project}/catalog.db",
+            field="catalog.uri",
+        )
+    if must_exist and not file.is_file():
+        raise errors.NotFound(
+            f"there is no lake at {file}",
+            state="nothing was made there",
+            fix="correct catalog.uri in catalog/profiles.yaml; a new lake begins with its first "
+            "table, written by Spark or PyIceberg",
+            field="catalog.uri",
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.CatalogDown(f"cannot make {file.parent}: {error}") from error
+    options = [option for option in query.split("&") if option]
+    if not any(option.startswith("timeout=") for option in options):
+        options.append(f"timeout={_SQLITE_WAIT_S}")
+    return f"{scheme}://{path}?{'&'.join(options)}"
 
 
 ResultT = TypeVar("ResultT")
