@@ -392,6 +392,8 @@ RIGHTS_FIX = (
     "catalog's setting; lakehouse-backfill doctor tries out what is allowed"
 )
 REFUSAL_FIX = "lakehouse-backfill doctor tries out what this catalog allows: docs/catalogs.md"
+#: What it says in a bad request for a commit that another one was faster than.
+LOST_RACE = "sequence number"
 
 
 @contextmanager

@@ -489,4 +489,4 @@ def is_lost_race(error: Exception) -> bool:
     # then answer 400 instead of 409 (SeaweedFS also when the head moved), and PyIceberg's own
     # catalogs raise a ValueError. In both cases the metadata was refused before it was written.
     is_refused = isinstance(error, (BadRequestError, ValueError))
-    return is_refused and "sequence number" in str(error)
+    return is_refused and errors.LOST_RACE in str(error)

@@ -17,6 +17,7 @@ from pyiceberg.exceptions import (
 
 from lakehouse_backfill.errors import (
     LOGIN_FIX,
+    LOST_RACE,
     REFUSAL_FIX,
     RIGHTS_FIX,
     BackfillError,
@@ -85,7 +86,7 @@ def refusal_error(error: Exception) -> BackfillError | None:
             f"the catalog forbids this to the account, or to all accounts: {text}",
             fix=RIGHTS_FIX,
         )
-    if isinstance(error, BadRequestError) and "sequence number" in text:
+    if isinstance(error, BadRequestError) and LOST_RACE in text:
         return TooBusy(f"another writer won: {text}", fix="try again")
     if isinstance(error, BadRequestError):
         return Unsupported(
@@ -117,7 +118,7 @@ def is_certain_refusal(error: Exception) -> bool:
     """Return whether the server refuses the request, and has refused each sending of it."""
     is_sent_once = not _was_sent_again(response_of(error))
     is_refusal = isinstance(error, (BadRequestError, ForbiddenError, *_LOGIN_ERRORS))
-    return is_refusal and is_sent_once and "sequence number" not in str(error)
+    return is_refusal and is_sent_once and LOST_RACE not in str(error)
 
 
 def _was_sent_again(response: Response | None) -> bool:

@@ -12,11 +12,12 @@ from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.session.spark_errors import CATALOG_REFUSALS, LOST_RACE
+from lakehouse_backfill.adapters.spark.session.spark_errors import CATALOG_REFUSALS
 from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import (
+    LOST_RACE,
     BackfillError,
     CatalogDown,
     EnvironmentDown,

@@ -20,6 +20,7 @@ from urllib.parse import quote_plus
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.errors import (
     LOGIN_FIX,
+    LOST_RACE,
     REFUSAL_FIX,
     RIGHTS_FIX,
     BackfillError,
@@ -53,8 +54,6 @@ CATALOG_REFUSALS: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("iceberg.exceptions.ForbiddenException", Unsupported, RIGHTS_FIX),
     ("iceberg.exceptions.BadRequestException", Unsupported, REFUSAL_FIX),
 )
-#: What a catalog says in a bad request for a commit that another one was faster than.
-LOST_RACE = "sequence number"
 #: (part of the message, error, fix). The first match wins.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("Found conflicting files", Conflict, "run the step again"),
