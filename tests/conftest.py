@@ -18,7 +18,7 @@ from tests.support.quick_pyiceberg import make_quick
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-pytest_plugins = ["pytester", "tests.gate_plugin", "tests.req_plugin"]
+pytest_plugins = ["pytester", "tests.gate_plugin", "tests.req_plugin", "tests.turn_plugin"]
 
 
 def pytest_collection_finish() -> None:

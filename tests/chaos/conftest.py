@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.chaos.cases import Work
 from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, TARGET, Lab
 from tests.chaos.oracle import CONTROL
+from tests.turn_plugin import mark_cases
 
 #: As many cases run at once. `make test-all` keeps all cores busy by other suites beside this one,
 #: and each lab takes some twenty commands to prepare.
@@ -22,6 +24,11 @@ LABS = 1
 
 #: The fixture of the labs in which runs write to such shadows.
 LABS_OF = {"clone": "labs", "branch": "branch_labs"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the kills and races of a test, each turn runs a third."""
+    mark_cases(items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,14 @@ from tests.chaos.lab import Lab
 from tests.contract.differ_cases import Built, Case, Maker
 from tests.support.lakes.tables import Kit
 from tests.support.lakes.verified import published
+from tests.turn_plugin import mark_cases
 
 _numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a long test, each turn runs a third."""
+    mark_cases(items, Path(__file__).parent, "long")
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from lakehouse_backfill.domain.profile import Profile
 from tests.support.spark.declared import QUICK_JAVA
 from tests.support.spark.lake import COPY_JOB, Lake, PlanMaker
 from tests.support.spark.modes import Make, Modes
+from tests.turn_plugin import mark_cases
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Lake", "PlanMaker"]
 
 _numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a long test, each turn runs a third."""
+    mark_cases(items, Path(__file__).parent, "long")
 
 
 @pytest.fixture(scope="session")

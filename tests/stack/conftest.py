@@ -15,6 +15,12 @@ from tests.stack.catalogs import Catalogs
 from tests.stack.kill_lab import ServerLabs
 from tests.stack.servers import Kafka, Postgres, Rest, Seaweed
 from tests.support.lakes.catalogs import NAMES_CATALOG
+from tests.turn_plugin import mark_cases
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the servers that a test runs on, each turn takes a third."""
+    mark_cases(items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")

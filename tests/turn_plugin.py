@@ -1,0 +1,110 @@
+"""Pytest plugin: of a test's many cases each turn runs some, and all turns together run all.
+
+A command that is killed at each of a hundred places, or a suite that repeats on each catalog, takes
+longer than anybody waits for. `@pytest.mark.in_turn(3)` says that a third of a test's cases are
+enough at once: `--turn N` runs every third of them, in an order that mixes the parameters. Without
+`--turn`, or with `--turn all`, all run.
+
+Every test runs at least one case in every turn, and a requirement that a file proves is proven in
+every turn.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+#: How many turns there are, where the mark does not say.
+TURNS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case of a test, the requirements that it proves, and in how many turns the test runs."""
+
+    test: str
+    name: str
+    turns: int = TURNS
+    ids: frozenset[str] = frozenset()
+
+
+def chosen(cases: Sequence[Case], proven: set[str], turn: int) -> set[str]:
+    """Name the cases of a turn, of all that one file has; `proven` is what its other tests prove.
+
+    Over as many turns as a mark says, each case is chosen once or more often.
+    """
+    tests: dict[tuple[str, int], list[Case]] = defaultdict(list)
+    for case in sorted(cases, key=lambda one: (zlib.crc32(one.name.encode()), one.name)):
+        tests[case.test, case.turns].append(case)
+    taken = [
+        case
+        for (_, turns), mine in tests.items()
+        for case in mine[turn % min(turns, len(mine)) :: turns]
+    ]
+    done = proven.union(*(case.ids for case in taken))
+    for case in cases:
+        if not case.ids <= done:
+            taken.append(case)
+            done |= case.ids
+    return {case.name for case in taken}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("turns").addoption(
+        "--turn", type=_turn, metavar="N|all", help="which cases of the tests marked in_turn to run"
+    )
+
+
+def _turn(text: str) -> int | None:
+    return None if text == "all" else int(text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"in_turn(n={TURNS}): a turn runs one in n of the test's cases"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, among what other options have selected, the tests whose turn it is not."""
+    turn = config.getoption("--turn")
+    if turn is None:
+        return
+    cases, proven = defaultdict[Path, list[Case]](list), defaultdict[Path, set[str]](set)
+    for item in items:
+        mark = item.get_closest_marker("in_turn")
+        ids = frozenset(str(name) for one in item.iter_markers("req") for name in one.args)
+        if mark is None:
+            proven[item.path] |= ids
+        else:
+            turns = int(mark.args[0]) if mark.args else TURNS
+            test = item.nodeid.partition("[")[0]
+            cases[item.path].append(Case(test, item.nodeid, turns, ids))
+    runs = set().union(*(chosen(mine, proven[file], turn) for file, mine in cases.items()))
+    waiting = {case.name for mine in cases.values() for case in mine} - runs
+    if waiting:
+        config.hook.pytest_deselected(items=[one for one in items if one.nodeid in waiting])
+        items[:] = [one for one in items if one.nodeid not in waiting]
+
+
+def mark_cases(items: Sequence[pytest.Item], folder: Path, mark: str | None = None) -> None:
+    """Let the cases of a folder's tests run in turn: all that have parameters, or those marked."""
+    for item in items:
+        if (
+            folder in item.path.parents
+            and getattr(item, "callspec", None) is not None
+            and (mark is None or item.get_closest_marker(mark) is not None)
+            and item.get_closest_marker("in_turn") is None
+        ):
+            item.add_marker(pytest.mark.in_turn)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    turn = config.getoption("--turn")
+    return [] if turn is None else [f"tests marked in_turn: turn {turn}; all with --turn all"]
