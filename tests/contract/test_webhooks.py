@@ -218,8 +218,9 @@ def _send_for_ever(raw: socket.socket, chunk: bytes) -> None:
 
 @pytest.mark.req("S5")
 def test_clients_that_trickle_do_not_keep_out_others_and_are_left_after_a_while(
-    quick: ApiCase,
+    quick: ApiCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(receiver, "_REQUEST_S", 3.0)
     port, stopping, good = free_port(), threading.Event(), body(record(1))
     with receiving(quick, port, 3) as done, ThreadPoolExecutor(2) as pool:
         assert send_until_answered(port, good, signed(good, "a")) == 200
@@ -227,7 +228,7 @@ def test_clients_that_trickle_do_not_keep_out_others_and_are_left_after_a_while(
         time.sleep(0.4)  # both places are taken, by clients that are slow by now
         begun = time.monotonic()
         assert send(port, good, signed(good, "b")) == 200
-        assert time.monotonic() - begun < 0.4
+        assert time.monotonic() - begun < 2  # before a slow one has had its time
         assert [one.result(20) for one in slow] == [b"left"] * 2
         stopping.set()
     assert done[0].requests == 2
