@@ -3,10 +3,11 @@
 A command that is killed at each of a hundred places, or a suite that repeats on each catalog, takes
 longer than anybody waits for. `@pytest.mark.in_turn(3)` says that a third of a test's cases are
 enough at once: `--turn N` runs every third of them, in an order that mixes the parameters. Without
-`--turn`, or with `--turn all`, all run.
+`--turn`, or with `--turn all`, all run. With `in_turn(2, of="file")`, a turn runs half of the tests
+of a file: for many that are alike and cost much.
 
-Every test runs at least one case in every turn, and a requirement that a file proves is proven in
-every turn.
+A test, or with `of="file"` a file, runs at least one case in every turn, and a requirement that a
+file proves is proven in every turn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TURNS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A case of a test, the requirements that it proves, and in how many turns the test runs."""
+    """A case of a test, the requirements that it proves, and how many turns run all cases."""
 
     test: str
     name: str
@@ -66,7 +67,8 @@ def _turn(text: str) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", f"in_turn(n={TURNS}): a turn runs one in n of the test's cases"
+        "markers",
+        f'in_turn(n={TURNS}, of="test"): a turn runs one in n of the cases of a test, or "file"',
     )
 
 
@@ -84,7 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             proven[item.path] |= ids
         else:
             turns = int(mark.args[0]) if mark.args else TURNS
-            test = item.nodeid.partition("[")[0]
+            of_file = mark.kwargs.get("of") == "file"
+            test = str(item.path) if of_file else item.nodeid.partition("[")[0]
             cases[item.path].append(Case(test, item.nodeid, turns, ids))
     runs = set().union(*(chosen(mine, proven[file], turn) for file, mine in cases.items()))
     waiting = {case.name for mine in cases.values() for case in mine} - runs

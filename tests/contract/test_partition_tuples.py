@@ -35,6 +35,8 @@ from tests.support.lakes.deletes import hide_equal
 from tests.support.lakes.retention import WHO, RetentionLake
 from tests.support.lakes.tables import DAY, Kit, Row, field_of, row
 
+pytestmark = pytest.mark.in_turn(2, of="file")
+
 NUMBERS = (1, 2, 3, None)
 BY_BOTH = PartitionSpec(
     PartitionField(1, 1000, IdentityTransform(), "d"),

@@ -57,9 +57,10 @@ def test_where_nothing_is_to_be_proven_a_turn_runs_its_share(turns: int, sizes: 
         (("--turn", "2"), ["one", "0", "3"]),
         # Cases that nobody asked for take no turn.
         (("--turn", "1", "-k", "1 or 3"), ["3"]),
+        (("--turn", "0", "-m", "not in_turn"), ["one"]),
     ],
 )
-def test_options(
+def test_a_turn_runs_a_part(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     options: tuple[str, ...],
@@ -84,3 +85,15 @@ def test_options(
     said = [line.partition("ran ")[2].split()[0] for line in result.outlines if "ran " in line]
     assert said == run
     assert result.ret == 0
+
+
+def test_whole_files_are_run_in_parts(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\naddopts = -p tests.turn_plugin --strict-markers\n")
+    one = "def test_{}(): pass\n"
+    mark = 'import pytest\npytestmark = pytest.mark.in_turn(2, of="file")\n'
+    pytester.makepyfile(test_heavy=mark + "".join(map(one.format, "abcd")))
+    for turn in ("0", "1"):
+        pytester.runpytest_inprocess("--turn", turn).assert_outcomes(passed=2, deselected=2)

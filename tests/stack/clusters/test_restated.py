@@ -18,6 +18,8 @@ from tests.stack.clusters.yarn import Yarn
 from tests.stack.servers import HOST, ROOT
 from tests.support.spark.restating import expected_checksums
 
+pytestmark = pytest.mark.in_turn(2, of="file")
+
 SPARK_HOME = Path(pyspark.__file__).parent
 #: What is another in a test on a small machine than in the templates.
 SMALL = {
