@@ -17,8 +17,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 #: How many turns there are, where the mark does not say.
 TURNS = 3
@@ -106,6 +109,12 @@ def mark_cases(items: Sequence[pytest.Item], folder: Path, mark: str | None = No
             and item.get_closest_marker("in_turn") is None
         ):
             item.add_marker(pytest.mark.in_turn)
+
+
+def of_turn(config: pytest.Config, cases: Sequence[T], turns: int = TURNS) -> Sequence[T]:
+    """Give every third case to a test that goes through its cases itself; all without `--turn`."""
+    turn = config.getoption("--turn")
+    return cases if turn is None else cases[turn % min(turns, max(1, len(cases))) :: turns]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

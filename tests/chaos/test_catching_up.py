@@ -20,6 +20,7 @@ from tests.chaos.faults import Kill, Record
 from tests.chaos.lab import BY, DAYS, SCOPE, SOURCE, TARGET, Lab, _arrow
 from tests.chaos.oracle import ACCEPTING, CONTROL, MARK
 from tests.chaos.scenarios import ON_BRANCH
+from tests.turn_plugin import of_turn
 
 STATE = "accepted, and a live commit came"
 WHEN = "committed"
@@ -92,7 +93,10 @@ def _cases(lab: Lab, points: list[str]) -> list[tuple[str, int]]:
 @pytest.mark.timeout(1800)
 @pytest.mark.req("U11", "T3")
 def test_a_publication_that_catches_up_may_be_killed_anywhere(
-    labs_of_kind: list[Lab], points: list[str], subtests: pytest.Subtests
+    labs_of_kind: list[Lab],
+    points: list[str],
+    subtests: pytest.Subtests,
+    pytestconfig: pytest.Config,
 ) -> None:
     lab = labs_of_kind[0]
     run = vars(lab)["catching_up"]
@@ -103,7 +107,8 @@ def test_a_publication_that_catches_up_may_be_killed_anywhere(
     assert [row for row in wanted["target"] if row[0] == SCOPE[1]] == [
         (SCOPE[1], 1, 10), (SCOPE[1], 2, 20), (SCOPE[1], 3, 30), (SCOPE[1], 9, 90),
     ]  # fmt: skip
-    for number, (point, nth) in enumerate(_cases(lab, points)):
+    cases = list(enumerate(_cases(lab, points)))
+    for number, (point, nth) in of_turn(pytestconfig, cases):
         goes_on = ("again", "recover")[number % 2]
         with subtests.test(point=point, nth=nth, goes_on=goes_on):
             lab.restore(STATE)

@@ -90,6 +90,7 @@ def test_a_clone_of_an_empty_table_is_built_empty(tmp_path: Path) -> None:
     assert (opened(kit).snapshot_id, kit.rows("shadow.r1")) == (None, [])
 
 
+@pytest.mark.in_turn
 @pytest.mark.req("T3", "U1")
 @pytest.mark.parametrize("number", range(1, 3))
 @pytest.mark.parametrize(

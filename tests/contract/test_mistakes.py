@@ -172,6 +172,7 @@ MISTAKES: tuple[Callable[[Newcomer], None], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda found: found.__name__)
 def test_a_mistake_ends_with_one_error_whose_fix_works(
     newcomer: Newcomer, mistake: Callable[[Newcomer], None]

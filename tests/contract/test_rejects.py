@@ -50,6 +50,7 @@ def kept(lake: RetentionLake, run: str) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.in_turn
 @pytest.mark.req("X5", "X2")
 @pytest.mark.parametrize(
     "point",

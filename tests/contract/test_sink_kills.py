@@ -67,6 +67,7 @@ def send(
     return json.loads(said.read_text(encoding="utf-8"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.req("E1")
 @pytest.mark.parametrize("idempotent", [False, True])
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_no_command_can_publish_what_a_trial_computed(lab: Lab) -> None:
     assert reachable(lab) == before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("point", "nth"), POINTS)
 def test_what_a_killed_trial_leaves_is_removed_by_the_next(lab: Lab, point: str, nth: int) -> None:
     before = reachable(lab)

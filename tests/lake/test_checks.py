@@ -85,6 +85,7 @@ KEYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.req("Q9")
 @pytest.mark.parametrize(("key", "facts"), KEYS)
 def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(

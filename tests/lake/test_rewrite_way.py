@@ -129,6 +129,7 @@ def test_an_append_to_the_partition_between_check_and_commit_is_a_conflict(
     assert days.rows()[-1] == (20, DAYS[1], "EU", "live")
 
 
+@pytest.mark.in_turn
 @pytest.mark.req("T3", "U10")
 @pytest.mark.parametrize(
     ("point", "tags"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.turn_plugin import Case, chosen
+from tests.turn_plugin import Case, chosen, of_turn
 
 #: For each case: its test, in how many turns that runs, what the case proves.
 files = st.lists(
@@ -85,6 +87,22 @@ def test_a_turn_runs_a_part(
     said = [line.partition("ran ")[2].split()[0] for line in result.outlines if "ran " in line]
     assert said == run
     assert result.ret == 0
+
+
+@pytest.mark.parametrize(
+    ("turn", "taken"), [(None, "abcd"), (0, "ad"), (4, "b"), (5, "c"), (6, "ad")]
+)
+def test_a_test_that_goes_through_its_cases_itself_takes_those_of_the_turn(
+    turn: int | None, taken: str
+) -> None:
+    class Config(NamedTuple):
+        turn: int | None
+
+        def getoption(self, _: str) -> int | None:
+            return self.turn
+
+    assert of_turn(cast(Any, Config(turn)), "abcd") == taken
+    assert of_turn(cast(Any, Config(turn)), "") == ""
 
 
 def test_whole_files_are_run_in_parts(
