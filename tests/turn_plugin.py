@@ -99,16 +99,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [one for one in items if one.nodeid not in waiting]
 
 
-def mark_cases(items: Sequence[pytest.Item], folder: Path, mark: str | None = None) -> None:
-    """Let the cases of a folder's tests run in turn: all that have parameters, or those marked."""
+def mark_cases(
+    items: Sequence[pytest.Item],
+    folder: Path,
+    turns: int = TURNS,
+    *,
+    of: str = "test",
+    only: str = "",
+) -> None:
+    """Let the tests of a folder take turns: their cases, or with `of="file"` the tests of a file.
+
+    What carries the mark already keeps its own; `only` names a mark without which a test has none.
+    """
     for item in items:
         if (
             folder in item.path.parents
-            and getattr(item, "callspec", None) is not None
-            and (mark is None or item.get_closest_marker(mark) is not None)
+            and (of == "file" or getattr(item, "callspec", None) is not None)
+            and (not only or item.get_closest_marker(only) is not None)
             and item.get_closest_marker("in_turn") is None
         ):
-            item.add_marker(pytest.mark.in_turn)
+            item.add_marker(pytest.mark.in_turn(turns, of=of))
 
 
 def of_turn(config: pytest.Config, cases: Sequence[T], turns: int = TURNS) -> Sequence[T]:

@@ -22,8 +22,6 @@ from tests.support.oracles import arrivals as oracle
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.in_turn(2, of="file")
-
 JOB = Path(__file__).parents[2] / "jobs" / "arrivals_daily" / "transform.py"
 
 SCHEMA = (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.req("Q5"), pytest.mark.in_turn(2, of="file")]
+pytestmark = pytest.mark.req("Q5")
 
 JOB = """
 from lakehouse_backfill.transforms import transform

@@ -13,8 +13,6 @@ from lakehouse_backfill.errors import TargetChanged
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import BY_PARTITION, JOB, Modes
 
-pytestmark = pytest.mark.in_turn(2, of="file")
-
 OLD = ("1, 1, A, 10, 1", "2, 1, A, 10, 1", "2, 2, A, 10, 1", "3, 1, A, 10, 1", "4, 1, A, 10, 1")
 NEW = ("1, 1, A, 10, 1", "2, 1, A, 99, 1", "2, 2, A, 99, 1", "3, 1, A, 99, 1", "4, 1, A, 10, 1")
 FOLLOWS = {"safety": {"on_conflict": "catch_up"}}

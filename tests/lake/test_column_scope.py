@@ -20,7 +20,7 @@ from tests.support.spark.column_scope import (
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import BY_PARTITION, FORMATS, ROW, Modes
 
-pytestmark = [pytest.mark.lake, pytest.mark.in_turn(2, of="file")]
+pytestmark = pytest.mark.lake
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.spark.column_scope import KEYS, OTHERS, Give, asked, expected
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import BY_PARTITION, LakeProject, Modes
 
-pytestmark = [pytest.mark.lake, pytest.mark.long, pytest.mark.in_turn(2, of="file")]
+pytestmark = [pytest.mark.lake, pytest.mark.long]
 
 NOW = {"safety": {"on_conflict": "catch_up"}}
 

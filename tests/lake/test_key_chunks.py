@@ -36,7 +36,7 @@ from tests.support.examples.plans import a_plan
 from tests.support.fakes.kills import Killed, hooked
 from tests.support.spark.lake import Lake
 
-pytestmark = [pytest.mark.lake, pytest.mark.in_turn(2, of="file")]
+pytestmark = [pytest.mark.lake]
 
 JOB = """
 from lakehouse_backfill.transforms import transform

@@ -18,6 +18,7 @@ from lakehouse_backfill.domain.labels import names
 from tests.support.lakes.kind_life import KindProject, Restated
 from tests.support.lakes.kinds import KINDS
 from tests.support.spark.lake import Lake
+from tests.turn_plugin import of_turn
 
 pytestmark = [pytest.mark.lake]
 
@@ -59,12 +60,13 @@ def seen_by_spark(lake: Lake, tables: list[Restated]) -> dict[tuple[str, int], d
 @pytest.mark.long
 @pytest.mark.req("U16", "U1", "U12")
 def test_each_kind_goes_through_all_verbs_and_back_as_both_readers_see_it(
-    lake: Lake, tmp_path: Path
+    lake: Lake, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     assert len(KINDS) >= 45
     assert len({kind.id + str(kind.format) for kind in KINDS}) == len(KINDS)
     project = project_of(lake, tmp_path)
-    done = [project.live(kind, number) for number, kind in enumerate(KINDS)]
+    kinds = of_turn(pytestconfig, list(enumerate(KINDS)))
+    done = [project.live(kind, number) for number, kind in kinds]
     by_spark = seen_by_spark(lake, done)
     for one in done:
         first = by_spark[one.name, next(iter(one.ids))]

@@ -24,7 +24,7 @@ from tests.support.spark.modes import Make
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.req("E3"), pytest.mark.in_turn(2, of="file")]
+pytestmark = pytest.mark.req("E3")
 SECRET = b"a secret that is long enough"
 NAMES = ("k", "hashed", "token", "none", "short")
 OWN = contract(

@@ -19,7 +19,8 @@ from tests.turn_plugin import mark_cases
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the servers that a test runs on, each turn takes a third."""
+    """Of the cases of a test, each turn runs a third; of a suite on all servers a sixth."""
+    mark_cases(items, Path(__file__).parent / "contract", 6)
     mark_cases(items, Path(__file__).parent)
 
 
