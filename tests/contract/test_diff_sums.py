@@ -41,7 +41,7 @@ from tests.contract.differ_cases import (
 from tests.contract.test_differ import LOCAL_CASES, parts_differ
 from tests.support.lakes.deletes import hide_rows
 
-pytestmark = pytest.mark.req("P2", "Q5")
+pytestmark = [pytest.mark.req("P2", "Q5"), pytest.mark.in_turn]
 WAYS: dict[str, Callable[[SqlCatalog], Any]] = {
     "in this process": LocalDiffer,
     "in buckets of keys": lambda catalog: LocalDiffer(catalog, 1, large_rows=1),

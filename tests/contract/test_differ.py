@@ -45,7 +45,7 @@ from tests.contract.differ_cases import (
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.support.oracles.diff import Row
 
-pytestmark = pytest.mark.req("Q5")
+pytestmark = [pytest.mark.req("Q5"), pytest.mark.in_turn]
 
 LOCAL_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "local" in case.engines

@@ -10,7 +10,7 @@ import pytest
 from tests.model.picks import ACTIONS
 from tests.model.run import LEAST_SHARE, MEANINGFUL, RESULTS, Progress, Result, report, run
 
-SEQUENCES, SEED = 100, 1
+SEQUENCES, SEED = 50, 1
 
 
 @pytest.mark.timeout(900)

@@ -20,6 +20,7 @@ from tests.stack.spark_lab import SparkRestLab
 from tests.stack.test_vended_spark import jars
 from tests.support.skew import ChangingSkew
 
+pytestmark = pytest.mark.in_turn(2, of="file")
 WRONG, RIGHT = 100, 10
 _NAME = "troubled_spark"
 #: A run that may fail six times in a row waits for 2, 4, 8, 16 and 32 seconds: for 62 together.
