@@ -106,6 +106,8 @@ def test_a_usual_result_is_quiet_and_says_what_its_suites_cost(
     assert "orders of each partition equals rows by state of src" in names
 
 
+# In every turn: no other test shows the gate of source totals closed.
+@pytest.mark.in_turn(1)
 @pytest.mark.req("Q4", "Q6", "Q5", "Q8")
 def test_rows_that_stand_twice_are_an_anomaly_and_no_partition_equals_its_source(
     orders: Callable[..., dict[str, Any]],
