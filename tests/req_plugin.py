@@ -94,11 +94,16 @@ def pytest_configure(config: pytest.Config) -> None:
         kept.unlink(missing_ok=True)
 
 
+def ids_of(item: pytest.Item) -> tuple[str, ...]:
+    """Give the ids that a test names."""
+    return tuple(str(name) for mark in item.iter_markers("req") for name in mark.args)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse a misspelt id: it would count as proof of nothing."""
     titles = config.stash[PROOF].titles
     for item in items:
-        ids = tuple(str(name) for mark in item.iter_markers("req") for name in mark.args)
+        ids = ids_of(item)
         unknown = [name for name in ids if name not in titles]
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: no such requirement: {', '.join(unknown)}")

@@ -21,6 +21,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests.req_plugin import ids_of
+
 T = TypeVar("T")
 
 #: How many turns there are, where the mark does not say.
@@ -45,17 +47,18 @@ def chosen(cases: Sequence[Case], proven: set[str], turn: int) -> set[str]:
     tests: dict[tuple[str, int], list[Case]] = defaultdict(list)
     for case in sorted(cases, key=lambda one: (zlib.crc32(one.name.encode()), one.name)):
         tests[case.test, case.turns].append(case)
-    taken = [
-        case
-        for (_, turns), mine in tests.items()
-        for case in mine[turn % min(turns, len(mine)) :: turns]
-    ]
+    taken = [case for (_, turns), mine in tests.items() for case in _share(mine, turn, turns)]
     done = proven.union(*(case.ids for case in taken))
     for case in cases:
         if not case.ids <= done:
             taken.append(case)
             done |= case.ids
     return {case.name for case in taken}
+
+
+def _share(cases: Sequence[T], turn: int, turns: int) -> Sequence[T]:
+    """Give one in `turns` cases, and one at least where there are any."""
+    return cases[turn % min(turns, len(cases)) :: turns] if cases else cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     cases, proven = defaultdict[Path, list[Case]](list), defaultdict[Path, set[str]](set)
     for item in items:
         mark = item.get_closest_marker("in_turn")
-        ids = frozenset(str(name) for one in item.iter_markers("req") for name in one.args)
+        ids = frozenset(ids_of(item))
         if mark is None:
             proven[item.path] |= ids
         else:
@@ -124,7 +127,7 @@ def mark_cases(
 def of_turn(config: pytest.Config, cases: Sequence[T], turns: int = TURNS) -> Sequence[T]:
     """Give every third case to a test that goes through its cases itself; all without `--turn`."""
     turn = config.getoption("--turn")
-    return cases if turn is None else cases[turn % min(turns, max(1, len(cases))) :: turns]
+    return cases if turn is None else _share(cases, turn, turns)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
