@@ -260,6 +260,7 @@ class Adapters:
         from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
         from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+        from lakehouse_backfill.adapters.spark.session.write_guard import allow_own_writes
         from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
         from lakehouse_backfill.adapters.spark.views import ensure_view
         from lakehouse_backfill.adapters.system.project_code import CodeArchive
@@ -281,7 +282,7 @@ class Adapters:
             measuring=MeasuringBySize(LocalMeasurer(self.catalog), SparkMeasuring(tables, secret)),
             inspecting=InspectingBySize(LocalInspector(self.catalog), SparkInspecting(tables)),
             attributing=SparkAttributing(tables, code.restore_folder, secret),
-            judge=ExpectationsJudge(self.folder),
+            judge=ExpectationsJudge(self.folder, allow_own_writes),
         )
         return watch_ports_if_hooked(ports)
 

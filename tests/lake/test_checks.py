@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from lakehouse_backfill.adapters.local.inspecting import (
     LocalInspector,
 )
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
+from lakehouse_backfill.adapters.spark.session.write_guard import forbid_job_writes
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.run import ChunkFacts
-from lakehouse_backfill.errors import ChecksFailed, ConfigError
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, WriteForbidden
 from tests.support.spark.lake import DAYS, Lake, PlanMaker, copy_job
 from tests.support.spark.modes import BY_PARTITION, LakeProject
 
@@ -159,6 +161,33 @@ def runs(lake: Lake, daily: Daily) -> Runs:
     daily()
     lake.sql("DROP TABLE {ns}.shadow")
     return Runs(lake)
+
+
+@pytest.mark.req("X1", "X3")
+def test_a_suite_is_judged_while_the_code_of_another_chunk_may_not_write(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from great_expectations.compatibility import pyspark as of_great_expectations
+
+    asked: list[str] = []
+
+    def create() -> None:
+        # Where Connect can be imported, a session of it is asked for first.
+        runs.lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
+        asked.append("a session")
+        raise ValueError("there is no Connect session")
+
+    connect = SimpleNamespace(builder=SimpleNamespace(getOrCreate=create))
+    monkeypatch.setattr(of_great_expectations, "SparkConnectSession", connect)
+    monkeypatch.setattr("lakehouse_backfill.adapters.quality.few_rows.MAX_ROWS", 0)
+    frame = runs.lake.spark.table(f"lake.{runs.lake.table('src')}")
+    judge = runs.project.wiring.context.compute().judge
+    with forbid_job_writes():
+        found = judge.judge(frame, "expectations/out.json", {}, "quality")
+        with pytest.raises(WriteForbidden):
+            create()
+    assert [check.passed for check in found] == [True, True]
+    assert asked
 
 
 @pytest.mark.req("T7", "Q5")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -214,10 +214,15 @@ class ExpectationsJudge:
     """Runs suite files; paths are inside the project.
 
     Nothing leaves the machine: no usage statistics, an ephemeral context, nothing written.
+    `trusted` is entered while suites run: Great Expectations asks Spark for a session in ways that
+    the code of a job may not, and that code may run at the same time on another thread.
     """
 
-    def __init__(self, project: Path) -> None:
+    def __init__(
+        self, project: Path, trusted: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self._project = project
+        self._trusted = trusted
 
     def judge(
         self,
@@ -264,7 +269,7 @@ class ExpectationsJudge:
         redaction: Redaction = NOTHING_HIDDEN,
     ) -> dict[int, CheckResult]:
         """Run some expectations of a suite file on a frame; give the results by their number."""
-        with _quiet_library():
+        with _quiet_library(), self._trusted():
             columns = tuple(frame.columns)
             suite = load_suite(self._project / suite_file, parameters, columns)
             part = replace(suite, expectations=tuple(suite.expectations[one] for one in chosen))
@@ -288,7 +293,7 @@ class ExpectationsJudge:
         how many there are: many are not fetched to see whether they are few. Raises ConfigError
         for a faulty suite before anything is read.
         """
-        with _quiet_library():
+        with _quiet_library(), self._trusted():
             columns = tuple(frame.columns)
             loaded = [
                 (load_suite(self._project / file, given, columns), given) for file, given in suites
