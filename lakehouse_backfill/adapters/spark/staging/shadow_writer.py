@@ -125,7 +125,8 @@ _BUCKETS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 #: computes before the write, too: by default Spark has a task there for each of its cores.
 _LEAST_TASKS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-#: Spark's default of it.
+#: Spark's default of it, and how many it writes in its cheapest way. In fewer buckets, some of a
+#: dozen partitions would share one, and be the last task, alone.
 _USUAL_PARTITIONS = 200
 
 
@@ -172,8 +173,8 @@ class _TaskSizes:
             return {_TASK_BYTES: str(distribution.task_bytes), _PARALLELISM_FIRST: "false"}
         if distribution.buckets is None:
             return {}
-        usual = self._number(_BUCKETS) or self._number(_SHUFFLE_PARTITIONS) or _USUAL_PARTITIONS
-        buckets = max(distribution.buckets, usual)
+        usual = self._number(_BUCKETS) or self._number(_SHUFFLE_PARTITIONS)
+        buckets = max(distribution.buckets, usual, _USUAL_PARTITIONS)
         wanted = {_BUCKETS: str(buckets)}
         cores = self._cores()
         if cores is not None:

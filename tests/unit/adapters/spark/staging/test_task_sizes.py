@@ -48,7 +48,7 @@ def in_force(conf: Settings, cores: int, buckets: int) -> tuple[str | None, str 
     ("known", "cores", "wanted"),
     [
         pytest.param({}, 2, ("200", "12"), id="few cores"),
-        pytest.param({SHUFFLE: "8"}, 2, ("12", "12"), id="few partitions of a shuffle"),
+        pytest.param({SHUFFLE: "8"}, 2, ("200", "12"), id="few partitions of a shuffle"),
         pytest.param({SHUFFLE: "200"}, 400, ("200", "400"), id="a cluster keeps its cores busy"),
         pytest.param({SHUFFLE: "200", FIRST: "false"}, 400, ("200", "12"), id="few tasks wanted"),
         pytest.param(
