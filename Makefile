@@ -10,7 +10,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 # Passed on, for example: make demo ARGS="--dir /tmp/lake", make test ARGS="-k publish"
 ARGS ?=
-# Of tests with many cases, marked in_turn, each state of the package runs a part. TURN=all runs all of them.
+# Of tests marked in_turn each state of the package runs a part. TURN=all runs all of them.
 TURN ?= $(shell git rev-parse HEAD:lakehouse_backfill 2>/dev/null | cksum | cut -d' ' -f1)
 # Lakes of tests lie in memory where there is room: each commit to SQLite waits for the disk.
 MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm 2>/dev/null | awk 'END {exit !($$4 > 6e6)}' && awk '/^MemAvailable/ && $$2 > 12e6 {print "/dev/shm"}' /proc/meminfo 2>/dev/null)

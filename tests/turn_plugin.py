@@ -4,10 +4,10 @@ A command that is killed at each of a hundred places, or a suite that repeats on
 longer than anybody waits for. `@pytest.mark.in_turn(3)` says that a third of a test's cases are
 enough at once: `--turn N` runs every third of them, in an order that mixes the parameters. Without
 `--turn`, or with `--turn all`, all run. With `in_turn(2, of="file")`, a turn runs half of the tests
-of a file: for many that are alike and cost much.
+of a file, and with `of="folder"` half of those of a folder: for many that cost much.
 
-A test, or with `of="file"` a file, runs at least one case in every turn, and a requirement that a
-file proves is proven in every turn.
+Of what carries the mark, test, file or folder, at least one case runs in every turn, and what the
+tests of a folder that were asked for prove is proven in every turn.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ TURNS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A case of a test, the requirements that it proves, and how many turns run all cases."""
+    """A case of a test, file or folder, what it proves, and how many turns run all of them."""
 
-    test: str
+    group: str
     name: str
     turns: int = TURNS
     ids: frozenset[str] = frozenset()
 
 
 def chosen(cases: Sequence[Case], proven: set[str], turn: int) -> set[str]:
-    """Name the cases of a turn, of all that one file has; `proven` is what its other tests prove.
+    """Name the cases of a turn, of all in a folder; `proven` is what its other tests prove.
 
     Over as many turns as a mark says, each case is chosen once or more often.
     """
-    tests: dict[tuple[str, int], list[Case]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[Case]] = defaultdict(list)
     for case in sorted(cases, key=lambda one: (zlib.crc32(one.name.encode()), one.name)):
-        tests[case.test, case.turns].append(case)
-    taken = [case for (_, turns), mine in tests.items() for case in _share(mine, turn, turns)]
+        groups[case.group, case.turns].append(case)
+    taken = [case for (_, turns), mine in groups.items() for case in _share(mine, turn, turns)]
     done = proven.union(*(case.ids for case in taken))
     for case in cases:
         if not case.ids <= done:
@@ -74,7 +74,7 @@ def _turn(text: str) -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f'in_turn(n={TURNS}, of="test"): a turn runs one in n of the cases of a test, or "file"',
+        f'in_turn(n={TURNS}, of="test"|"file"|"folder"): a turn runs one in n of the cases of that',
     )
 
 
@@ -87,19 +87,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     cases, proven = defaultdict[Path, list[Case]](list), defaultdict[Path, set[str]](set)
     for item in items:
         mark = item.get_closest_marker("in_turn")
-        ids = frozenset(ids_of(item))
+        folder, ids = item.path.parent, frozenset(ids_of(item))
         if mark is None:
-            proven[item.path] |= ids
+            proven[folder] |= ids
         else:
             turns = int(mark.args[0]) if mark.args else TURNS
-            of_file = mark.kwargs.get("of") == "file"
-            test = str(item.path) if of_file else item.nodeid.partition("[")[0]
-            cases[item.path].append(Case(test, item.nodeid, turns, ids))
-    runs = set().union(*(chosen(mine, proven[file], turn) for file, mine in cases.items()))
+            group = _group(item, mark.kwargs.get("of", "test"))
+            cases[folder].append(Case(group, item.nodeid, turns, ids))
+    runs = set().union(*(chosen(mine, proven[folder], turn) for folder, mine in cases.items()))
     waiting = {case.name for mine in cases.values() for case in mine} - runs
     if waiting:
         config.hook.pytest_deselected(items=[one for one in items if one.nodeid in waiting])
         items[:] = [one for one in items if one.nodeid not in waiting]
+
+
+def _group(item: pytest.Item, of: str) -> str:
+    """Name the test, file or folder of which a turn runs a part."""
+    if of == "folder":
+        return str(item.path.parent)
+    return str(item.path) if of == "file" else item.nodeid.partition("[")[0]
 
 
 def mark_cases(
@@ -110,14 +116,14 @@ def mark_cases(
     of: str = "test",
     only: str = "",
 ) -> None:
-    """Let the tests of a folder take turns: their cases, or with `of="file"` the tests of a file.
+    """Let the tests of a folder take turns: their cases, those of a file, or those of the folder.
 
     What carries the mark already keeps its own; `only` names a mark without which a test has none.
     """
     for item in items:
         if (
             folder in item.path.parents
-            and (of == "file" or getattr(item, "callspec", None) is not None)
+            and (of != "test" or getattr(item, "callspec", None) is not None)
             and (not only or item.get_closest_marker(only) is not None)
             and item.get_closest_marker("in_turn") is None
         ):
@@ -125,7 +131,10 @@ def mark_cases(
 
 
 def of_turn(config: pytest.Config, cases: Sequence[T], turns: int = TURNS) -> Sequence[T]:
-    """Give every third case to a test that goes through its cases itself; all without `--turn`."""
+    """Give every third case to a test that goes through its cases itself; all without `--turn`.
+
+    Such a test has a mark of its own, `in_turn(1)`: where both go by thirds, only one of them runs.
+    """
     turn = config.getoption("--turn")
     return cases if turn is None else _share(cases, turn, turns)
 

@@ -91,6 +91,7 @@ def _cases(lab: Lab, points: list[str]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.in_turn(2)
 @pytest.mark.req("U11", "T3")
 def test_a_publication_that_catches_up_may_be_killed_anywhere(
     labs_of_kind: list[Lab],

@@ -20,8 +20,8 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a long test, each turn runs a third."""
-    mark_cases(items, Path(__file__).parent, only="long")
+    """Of the long tests each turn runs a third."""
+    mark_cases(items, Path(__file__).parent, only="long", of="folder")
 
 
 @pytest.fixture(autouse=True)

@@ -29,9 +29,8 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a long test, each turn runs a third, of the other tests of a file half."""
-    mark_cases(items, Path(__file__).parent, only="long")
-    mark_cases(items, Path(__file__).parent, 2, of="file")
+    """Of the tests with Spark each turn runs a third."""
+    mark_cases(items, Path(__file__).parent, of="folder")
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,7 @@ def seen_by_spark(lake: Lake, tables: list[Restated]) -> dict[tuple[str, int], d
 # 47 kinds, beside other suites on two cores.
 @pytest.mark.timeout(900)
 @pytest.mark.long
+@pytest.mark.in_turn(1)
 @pytest.mark.req("U16", "U1", "U12")
 def test_each_kind_goes_through_all_verbs_and_back_as_both_readers_see_it(
     lake: Lake, tmp_path: Path, pytestconfig: pytest.Config
@@ -65,7 +66,7 @@ def test_each_kind_goes_through_all_verbs_and_back_as_both_readers_see_it(
     assert len(KINDS) >= 45
     assert len({kind.id + str(kind.format) for kind in KINDS}) == len(KINDS)
     project = project_of(lake, tmp_path)
-    kinds = of_turn(pytestconfig, list(enumerate(KINDS)))
+    kinds = of_turn(pytestconfig, list(enumerate(KINDS)), 6)
     done = [project.live(kind, number) for number, kind in kinds]
     by_spark = seen_by_spark(lake, done)
     for one in done:

@@ -30,18 +30,18 @@ def test_as_many_turns_as_the_mark_says_run_every_case(
     file: list[tuple[tuple[str, int], frozenset[str]]], start: int
 ) -> None:
     found = cases(file)
-    for test, turns in {(case.test, case.turns) for case in found}:
+    for test, turns in {(case.group, case.turns) for case in found}:
         run = set().union(*(chosen(found, set(), start + more) for more in range(turns)))
-        assert {case.name for case in found if case.test == test} <= run
+        assert {case.name for case in found if case.group == test} <= run
 
 
 @given(files, st.frozensets(st.sampled_from(["A1", "A2"])), st.integers(0, 99))
-def test_a_turn_runs_every_test_and_proves_what_the_file_proves(
+def test_a_turn_runs_every_test_and_proves_what_the_folder_proves(
     file: list[tuple[tuple[str, int], frozenset[str]]], beside: frozenset[str], turn: int
 ) -> None:
     found = cases(file)
     run = [case for case in found if case.name in chosen(found, set(beside), turn)]
-    assert {case.test for case in run} == {case.test for case in found}
+    assert {case.group for case in run} == {case.group for case in found}
     assert beside.union(*(one.ids for one in run)) == beside.union(*(one.ids for one in found))
 
 
@@ -105,13 +105,15 @@ def test_a_test_that_goes_through_its_cases_itself_takes_those_of_the_turn(
     assert of_turn(cast(Any, Config(turn)), "") == ""
 
 
-def test_whole_files_are_run_in_parts(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("of", "files"), [("file", ["abcd"]), ("folder", ["a", "b", "cd"])])
+def test_whole_files_and_folders_are_run_in_parts(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, of: str, files: list[str]
 ) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\naddopts = -p tests.turn_plugin --strict-markers\n")
-    one = "def test_{}(): pass\n"
-    mark = 'import pytest\npytestmark = pytest.mark.in_turn(2, of="file")\n'
-    pytester.makepyfile(test_heavy=mark + "".join(map(one.format, "abcd")))
+    mark = f'import pytest\npytestmark = pytest.mark.in_turn(2, of="{of}")\n'
+    for number, names in enumerate(files):
+        tests = "".join(f"def test_{name}(): pass\n" for name in names)
+        pytester.makepyfile(**{f"test_heavy_{number}": mark + tests})
     for turn in ("0", "1"):
         pytester.runpytest_inprocess("--turn", turn).assert_outcomes(passed=2, deselected=2)
