@@ -25,6 +25,8 @@ from tests.support.examples.plans import a_first_event, a_plan
 from tests.support.oracles import row_hash as oracle
 from tests.support.sources.migration import NEWEST, MigrationCase, trip
 
+pytestmark = pytest.mark.in_turn(2, of="file")
+
 LEAVE_OUT = "bad_parts: leave_out\n"
 
 

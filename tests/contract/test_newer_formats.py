@@ -23,7 +23,7 @@ from tests.support.sources.events import EventCase, Made
 from tests.support.sources.files import FileCase, trips
 from tests.support.sources.migration import MigrationCase, trip
 
-pytestmark = pytest.mark.req("U16")
+pytestmark = [pytest.mark.req("U16"), pytest.mark.in_turn(2, of="file")]
 __all__ = ["stored"]
 SOURCE = "bronze.orders"
 

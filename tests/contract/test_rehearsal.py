@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, CONTRACT, PROFILES, SOURCE, TARGET, Ended, Lab
 
-pytestmark = pytest.mark.req("P8")
+pytestmark = [pytest.mark.req("P8"), pytest.mark.in_turn(2, of="file")]
 PLACE = """\
   rehearsal:
     environment: dev

@@ -19,7 +19,7 @@ from tests.chaos.aging import register_aged
 from tests.chaos.lab import DAYS, SOURCE, TARGET
 from tests.support.lakes.retention import SHADOWS, WHO, RetentionLake, names
 
-pytestmark = pytest.mark.req("U12")
+pytestmark = [pytest.mark.req("U12"), pytest.mark.in_turn(2, of="file")]
 
 SHORT = "keep_versions: {count: 2, days: 0}\n"
 

@@ -80,6 +80,7 @@ def test_each_record_is_landed_once_and_the_snapshot_is_pinned(case: SourceCase)
     assert {one.summary and one.summary[MODE_PROPERTY] for one in table.snapshots()} == {"live"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", KILLED)
 def test_a_landing_that_was_killed_anywhere_is_continued_without_losing_or_doubling_a_row(
     kind: str, tmp_path: Path

@@ -35,7 +35,7 @@ from tests.support.lakes.verified import (
     verify,
 )
 
-pytestmark = pytest.mark.req("O4")
+pytestmark = [pytest.mark.req("O4"), pytest.mark.in_turn(2, of="file")]
 ROOT = Path(__file__).resolve().parents[2]
 
 
