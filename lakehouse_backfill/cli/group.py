@@ -121,7 +121,7 @@ class BackfillGroup(TyperGroup):
             self._report_error(words, error)
         except Exception as error:
             if not _is_usage_error(error):
-                self._report_error(words, _bug_error(error))
+                self._report_error(words, _unexpected_error(error))
             elif not words.wants_json:
                 raise _show_usage(error) from error
             else:
@@ -193,7 +193,10 @@ def _traceback_text() -> str:
 _HIDDEN_TEXTS = "texts of errors may quote a restricted value, and are not shown"
 
 
-def _bug_error(error: Exception) -> BackfillError:
+def _unexpected_error(error: Exception) -> BackfillError:
+    if str(error).rstrip(": \n").endswith("KeyboardInterrupt"):
+        # Of Ctrl-C while it builds a model, Pydantic makes an error that only quotes it.
+        return _interrupted_error()
     return BackfillError(
         text_of(error) if hides_texts() else f"{type(error).__name__}: {error}",
         state=f"{describe_commits()}; lakehouse-backfill status tells where things stand",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 from typer.testing import CliRunner, Result
 
 from lakehouse_backfill.cli.main import app
@@ -269,6 +270,21 @@ def test_words_are_split_into_program_and_command(args: str, words: SplitArgumen
 FAULT = Fault("run.yaml", 3, "run.reason", "is missing", "add it")
 
 
+class _CtrlC:
+    """A value of a model at which Ctrl-C is pressed."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def _interrupted_model() -> SchemaError:
+    """Return what becomes of Ctrl-C while Pydantic builds a model."""
+    action = core_schema.model_field(core_schema.literal_schema([_CtrlC()]))
+    with pytest.raises(SchemaError) as caught:
+        SchemaValidator(core_schema.model_fields_schema({"action": action}))
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("error", "code", "exit_code"),
     [
@@ -280,6 +296,7 @@ FAULT = Fault("run.yaml", 3, "run.reason", "is missing", "add it")
         (ConfigError("run.yaml has 1 fault", faults=(FAULT,)), "invalid-config", 2),
         (ValueError("odd"), "bug", 1),
         (KeyboardInterrupt(), "interrupted", 130),
+        (_interrupted_model(), "interrupted", 130),
     ],
 )
 def test_an_error_ends_as_text_with_its_exit_code_or_as_the_json_object(error, code, exit_code):
