@@ -27,8 +27,8 @@ LABS_OF = {"clone": "labs", "branch": "branch_labs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the kills and races each turn runs a third."""
-    mark_cases(items, Path(__file__).parent, of="folder")
+    """Of the kills and races each turn runs a sixth."""
+    mark_cases(items, Path(__file__).parent, 6, of="folder")
 
 
 @pytest.fixture(scope="session")

@@ -29,8 +29,8 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the tests with Spark each turn runs a third."""
-    mark_cases(items, Path(__file__).parent, of="folder")
+    """Of the tests with Spark each turn runs a sixth."""
+    mark_cases(items, Path(__file__).parent, 6, of="folder")
 
 
 @pytest.fixture(scope="session")

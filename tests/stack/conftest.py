@@ -19,9 +19,8 @@ from tests.turn_plugin import mark_cases
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the tests with servers each turn runs a third; of suites that repeat on all a sixth."""
-    mark_cases(items, Path(__file__).parent / "contract", 6, of="folder")
-    mark_cases(items, Path(__file__).parent, of="folder")
+    """Of the tests with servers each turn runs a sixth."""
+    mark_cases(items, Path(__file__).parent, 6, of="folder")
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,6 @@ from tests.chaos.oracle import CONTROL, facts
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.stack.kill_lab import KINDS, OTHER, ServerLab, ServerLabs
 
-# The same kills on each catalog.
-pytestmark = pytest.mark.in_turn(6, of="file")
-
 _VERBS = {one.name: one for one in SCENARIOS if one.name in ("publish", "roll back")}
 _ENDS = {
     "publish": ("published", [[0, "baseline"], [1, "publish"]]),
