@@ -108,32 +108,27 @@ def _group(item: pytest.Item, of: str) -> str:
     return str(item.path) if of == "file" else item.nodeid.partition("[")[0]
 
 
-def mark_cases(
-    items: Sequence[pytest.Item],
-    folder: Path,
-    turns: int = TURNS,
-    *,
-    of: str = "test",
-    only: str = "",
+def mark_folder(
+    items: Sequence[pytest.Item], folder: Path, turns: int = TURNS, *, only: str = ""
 ) -> None:
-    """Let the tests of a folder take turns: their cases, those of a file, or those of the folder.
+    """Let the tests of a folder, and those of each folder in it, take turns.
 
     What carries the mark already keeps its own; `only` names a mark without which a test has none.
     """
     for item in items:
         if (
             folder in item.path.parents
-            and (of != "test" or getattr(item, "callspec", None) is not None)
             and (not only or item.get_closest_marker(only) is not None)
             and item.get_closest_marker("in_turn") is None
         ):
-            item.add_marker(pytest.mark.in_turn(turns, of=of))
+            item.add_marker(pytest.mark.in_turn(turns, of="folder"))
 
 
 def of_turn(config: pytest.Config, cases: Sequence[T], turns: int = TURNS) -> Sequence[T]:
     """Give every third case to a test that goes through its cases itself; all without `--turn`.
 
-    Such a test has a mark of its own, `in_turn(1)`: where both go by thirds, only one of them runs.
+    Such a test has a mark of its own, whose number has no factor in common with `turns`: where
+    both go by thirds, some cases never run.
     """
     turn = config.getoption("--turn")
     return cases if turn is None else _share(cases, turn, turns)

@@ -15,7 +15,7 @@ from tests.chaos.cases import Work
 from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, TARGET, Lab
 from tests.chaos.oracle import CONTROL
-from tests.turn_plugin import mark_cases
+from tests.turn_plugin import mark_folder
 
 #: As many cases run at once. `make test-all` keeps all cores busy by other suites beside this one,
 #: and each lab takes some twenty commands to prepare.
@@ -28,7 +28,7 @@ LABS_OF = {"clone": "labs", "branch": "branch_labs"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the kills and races each turn runs a sixth."""
-    mark_cases(items, Path(__file__).parent, 6, of="folder")
+    mark_folder(items, Path(__file__).parent, 6)
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,14 @@ from tests.chaos.lab import Lab
 from tests.contract.differ_cases import Built, Case, Maker
 from tests.support.lakes.tables import Kit
 from tests.support.lakes.verified import published
-from tests.turn_plugin import mark_cases
+from tests.turn_plugin import mark_folder
 
 _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the long tests each turn runs a third."""
-    mark_cases(items, Path(__file__).parent, only="long", of="folder")
+    mark_folder(items, Path(__file__).parent, only="long")
 
 
 @pytest.fixture(autouse=True)

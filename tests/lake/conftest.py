@@ -17,7 +17,7 @@ from lakehouse_backfill.domain.profile import Profile
 from tests.support.spark.declared import QUICK_JAVA
 from tests.support.spark.lake import COPY_JOB, Lake, PlanMaker
 from tests.support.spark.modes import Make, Modes
-from tests.turn_plugin import mark_cases
+from tests.turn_plugin import mark_folder
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the tests with Spark each turn runs a sixth."""
-    mark_cases(items, Path(__file__).parent, 6, of="folder")
+    mark_folder(items, Path(__file__).parent, 6)
 
 
 @pytest.fixture(scope="session")

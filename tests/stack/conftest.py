@@ -15,12 +15,12 @@ from tests.stack.catalogs import Catalogs
 from tests.stack.kill_lab import ServerLabs
 from tests.stack.servers import Kafka, Postgres, Rest, Seaweed
 from tests.support.lakes.catalogs import NAMES_CATALOG
-from tests.turn_plugin import mark_cases
+from tests.turn_plugin import mark_folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the tests with servers each turn runs a sixth."""
-    mark_cases(items, Path(__file__).parent, 6, of="folder")
+    mark_folder(items, Path(__file__).parent, 6)
 
 
 @pytest.fixture(scope="session")
