@@ -9,6 +9,8 @@ from datetime import date
 from uuid import uuid4
 
 import pytest
+from pyarrow.parquet import read_table as read_parquet
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
@@ -136,6 +138,112 @@ def test_partitions_of_a_large_chunk_are_tasks_and_files_of_their_own(lake: Lake
     assert (
         lake.spark.conf.get("spark.sql.adaptive.coalescePartitions.minPartitionNum", None) is None
     )
+
+
+PARTED = "n bigint, p int, d date, t timestamp"
+
+
+def read(lake: Lake, table: str) -> DataFrame:
+    return lake.spark.table(lake.tables.quoted_name(lake.table(table)))
+
+
+@pytest.mark.req("P2")
+@pytest.mark.parametrize(
+    ("source", "target", "made", "mode"),
+    [
+        pytest.param("p", "p", "n + 1 AS n, p, d, t", "grouped", id="as it is"),
+        pytest.param("p", "p", "n, p + 1 AS p, d, t", "hash", id="another value"),
+        pytest.param("p", "p", "n, CAST(n % 6 AS int) AS p, d, t", "hash", id="another column"),
+        pytest.param("months(d)", "months(d)", "n, p, d, t", "grouped", id="months"),
+        pytest.param("months(d)", "days(d)", "n, p, d, t", "hash", id="finer"),
+        pytest.param("days(d)", "months(d)", "n, p, d, t", "hash", id="coarser"),
+        pytest.param("hours(t)", "hours(t)", "n, p, d, t", "grouped", id="hours"),
+        pytest.param("bucket(8, n)", "bucket(8, n)", "n, p, d, t", "grouped", id="buckets"),
+        pytest.param("bucket(16, n)", "bucket(8, n)", "n, p, d, t", "hash", id="other buckets"),
+        pytest.param("truncate(1, p)", "truncate(1, p)", "n, p, d, t", "hash", id="truncated"),
+        pytest.param("p, bucket(2, n)", "bucket(2, n), p", "n, p, d, t", "grouped", id="two"),
+        pytest.param("p, bucket(2, n)", "p", "n, p, d, t", "hash", id="one of two"),
+    ],
+)
+def test_rows_are_left_where_each_task_has_one_partition(
+    lake: Lake, source: str, target: str, made: str, mode: str
+) -> None:
+    """The rows are those of the source, each partition in one file; no setting is left behind."""
+    for table, spec in (("parted", source), ("written", target)):
+        lake.sql(f"CREATE TABLE {{ns}}.{table} ({PARTED}) PARTITIONED BY ({spec})")
+    for add in range(2):
+        rows = lake.spark.range(add * 300, add * 300 + 300).selectExpr(
+            "id AS n", "CAST(id % 8 AS int) AS p",
+            "add_months(DATE'2024-01-05', CAST(id % 8 AS int)) AS d",
+            "TIMESTAMP'2024-01-05 00:00:00' + make_interval(0, 0, 0, 0, CAST(id % 8 AS int)) AS t",
+        )  # fmt: skip
+        rows.writeTo(lake.tables.quoted_name(lake.table("parted"))).append()
+    before = lake.spark.conf.get("spark.sql.iceberg.planning.preserve-data-grouping", None)
+    frame = read(lake, "parted").where("n < 590").selectExpr(*made.split(", ", 3))
+    wanted = sorted(map(tuple, frame.collect()))
+    with setting(lake, "spark.sql.adaptive.enabled", "true"):
+        commit = ShadowWriter(lake.tables).overwrite(
+            read(lake, "parted").where("n < 590").selectExpr(*made.split(", ", 3)),
+            lake.table("written"), F.lit(True), {ATTEMPT_ID_PROPERTY: "a"}, 1,
+            Expected(1 << 30, 8),
+        )  # fmt: skip
+    assert commit.added_rows == 590
+    assert lake.snapshots("written")[-1][DISTRIBUTION_PROPERTY] == mode
+    assert sorted(map(tuple, read(lake, "written").collect())) == wanted
+    files = [one.file for one in lake.catalog.load_table(lake.table("written")).scan().plan_files()]
+    assert len(files) == len({str(file.partition) for file in files})
+    assert lake.spark.conf.get("spark.sql.iceberg.planning.preserve-data-grouping", None) == before
+
+
+def parted(lake: Lake, part: str) -> DataFrame:
+    """Make a table of 200,000 rows by parts, and an empty one of the same kind."""
+    for table in ("parted", "written"):
+        lake.sql(f"CREATE TABLE {{ns}}.{table} (n bigint, p int) PARTITIONED BY (p)")
+    rows = lake.spark.range(0, 200_000).selectExpr("id AS n", f"CAST({part} AS int) AS p")
+    rows.writeTo(lake.tables.quoted_name(lake.table("parted"))).append()
+    return read(lake, "parted")
+
+
+def mode_of_write(lake: Lake, frame: DataFrame) -> str:
+    """Write a frame as a large chunk of eight parts; return its distribution."""
+    with setting(lake, "spark.sql.adaptive.enabled", "true"):
+        commit = ShadowWriter(lake.tables).overwrite(
+            frame, lake.table("written"), F.lit(True), {ATTEMPT_ID_PROPERTY: "a"}, 1,
+            Expected(1 << 30, 8),
+        )  # fmt: skip
+    assert commit.added_rows == 200_000
+    return lake.snapshots("written")[-1][DISTRIBUTION_PROPERTY]
+
+
+@pytest.mark.req("P2")
+def test_rows_are_moved_where_one_task_would_have_most_of_them(lake: Lake) -> None:
+    assert mode_of_write(lake, parted(lake, "if(id % 20 < 8, id % 20, 0)")) == "hash"
+
+
+@pytest.mark.req("P2")
+@pytest.mark.parametrize("moved_by", ["join", "aggregate", "union"])
+def test_rows_are_moved_where_the_job_moves_them_or_reads_other_tables(
+    lake: Lake, moved_by: str
+) -> None:
+    frame = parted(lake, "id % 8")
+    made = {
+        "join": frame.join(frame.where("n < 8").selectExpr("p", "n AS m"), "p").select("n", "p"),
+        "aggregate": frame.groupBy("n").agg(F.max("p").alias("p")),
+        "union": frame.where("n < 100000").unionByName(frame.where("n >= 100000")),
+    }
+    assert mode_of_write(lake, made[moved_by]) == "hash"
+
+
+@pytest.mark.req("P2")
+def test_rows_that_are_left_in_their_tasks_are_sorted_as_the_table_declares(lake: Lake) -> None:
+    frame = parted(lake, "id % 8")
+    lake.sql("ALTER TABLE {ns}.written WRITE ORDERED BY n DESC")
+    lake.sql("ALTER TABLE {ns}.written SET TBLPROPERTIES ('write.distribution-mode'='hash')")
+    assert mode_of_write(lake, frame) == "grouped"
+    [file, *_] = lake.catalog.load_table(lake.table("written")).scan().plan_files()
+    stored = read_parquet(file.file.file_path.removeprefix("file:"))["n"].to_pylist()
+    assert len(stored) == 25_000
+    assert stored == sorted(stored, reverse=True)
 
 
 def test_many_small_files_of_one_partition_fail_the_technical_check(

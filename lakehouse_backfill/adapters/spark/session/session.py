@@ -431,6 +431,11 @@ def analysed_plan(frame: DataFrame) -> Any | None:
     return frame._jdf.queryExecution().analyzed() if hasattr(frame, "_jdf") else None
 
 
+def executed_plan(frame: DataFrame) -> Any | None:
+    """Return the physical plan of a frame, which executes nothing; None on Spark Connect."""
+    return frame._jdf.queryExecution().executedPlan() if hasattr(frame, "_jdf") else None
+
+
 def analysed_plan_json(frame: DataFrame) -> str | None:
     """Return the analysed plan as JSON; None on Spark Connect, and where it is too deep."""
     from py4j.protocol import Py4JJavaError

@@ -7,8 +7,7 @@ columns, in its rows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -17,9 +16,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse_backfill.adapters.spark import dataframes
+from lakehouse_backfill.adapters.spark import dataframes, write_tasks
 from lakehouse_backfill.adapters.spark.dataframes import EPOCH_PROPERTY, SparkTables
-from lakehouse_backfill.adapters.spark.session import job_tags, write_guard
+from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
     translate_spark_error,
@@ -27,6 +26,7 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
 from lakehouse_backfill.core.planning.inputs.read_windows import input_window
 from lakehouse_backfill.core.planning.target import file_sizes, publish_modes
 from lakehouse_backfill.core.planning.target.file_sizes import (
+    GROUPED,
     NOTHING_KNOWN,
     Expected,
     WriteDistribution,
@@ -37,6 +37,7 @@ from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, RunMoved
 from lakehouse_backfill.fault_points import commit_window
 
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 PROPERTY_PREFIX = "lakehouse-backfill."
 CHUNK_ID_PROPERTY = f"{PROPERTY_PREFIX}chunk-id"
 ATTEMPT_ID_PROPERTY = f"{PROPERTY_PREFIX}attempt-id"
@@ -116,99 +117,6 @@ class ShadowCommit:
     added_rows: int
 
 
-_ADAPTIVE = "spark.sql.adaptive.enabled"
-_TASK_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
-#: By default, Spark rather gives each core a task than tasks their size.
-_PARALLELISM_FIRST = "spark.sql.adaptive.coalescePartitions.parallelismFirst"
-_BUCKETS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
-#: Buckets are put together to no fewer tasks, if these have a megabyte. It holds for what a job
-#: computes before the write, too: by default Spark has a task there for each of its cores.
-_LEAST_TASKS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"
-_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-#: Spark's default of it, and how many it writes in its cheapest way. In fewer buckets, some of a
-#: dozen partitions would share one, and be the last task, alone.
-_USUAL_PARTITIONS = 200
-
-
-def _spread(frame: DataFrame, distribution: WriteDistribution) -> DataFrame:
-    """Return the rows in as many tasks as there shall be files; Iceberg spreads by partitions."""
-    if distribution.task_bytes is not None:
-        return frame.hint("rebalance")
-    return frame if distribution.tasks is None else frame.repartition(distribution.tasks)
-
-
-class _TaskSizes:
-    """How Spark cuts tasks while chunks are written, also side by side."""
-
-    def __init__(self, tables: SparkTables) -> None:
-        self._tables = tables
-        self._lock = threading.Lock()
-        self._writes = 0
-        self._before: dict[str, str | None] = {}
-
-    @contextmanager
-    def in_force(self, distribution: WriteDistribution) -> Iterator[None]:
-        """Have Spark make such tasks while the block runs; others leave it as it is.
-
-        Chunks of one table have like sizes; the settings before are back when the last is written.
-        """
-        wanted = self._settings(distribution)
-        if not wanted:
-            yield
-            return
-        with self._lock:
-            if self._writes == 0:
-                self._set(wanted)
-            self._writes += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._writes -= 1
-                if self._writes == 0:
-                    self._restore()
-
-    def _settings(self, distribution: WriteDistribution) -> dict[str, str]:
-        if distribution.task_bytes is not None:
-            return {_TASK_BYTES: str(distribution.task_bytes), _PARALLELISM_FIRST: "false"}
-        if distribution.buckets is None:
-            return {}
-        usual = self._number(_BUCKETS) or self._number(_SHUFFLE_PARTITIONS)
-        buckets = max(distribution.buckets, usual, _USUAL_PARTITIONS)
-        wanted = {_BUCKETS: str(buckets)}
-        cores = self._cores()
-        if cores is not None:
-            least = max(distribution.buckets, self._number(_LEAST_TASKS), cores)
-            wanted[_LEAST_TASKS] = str(least)
-        return wanted
-
-    def _number(self, key: str) -> int:
-        """Return a setting that is a number, 0 for any other; some vendors' Spark says `auto`."""
-        text = str(self._tables.spark.conf.get(key, None))
-        return int(text) if text.isdecimal() else 0
-
-    def _cores(self) -> int | None:
-        """Return to how many tasks Spark gives its cores by itself; None: Connect does not say."""
-        spark = self._tables.spark
-        cores = job_tags.cores(spark)
-        is_asked = str(spark.conf.get(_PARALLELISM_FIRST, "true")).lower() == "true"
-        return cores if is_asked or cores is None else 0
-
-    def _set(self, wanted: Mapping[str, str]) -> None:
-        conf = self._tables.spark.conf
-        self._before = {key: conf.get(key, None) for key in wanted}
-        with ExitStack() as undo:
-            undo.callback(self._restore)
-            for key, value in wanted.items():
-                conf.set(key, value)
-            undo.pop_all()
-
-    def _restore(self) -> None:
-        conf = self._tables.spark.conf
-        for key, old in self._before.items():
-            conf.unset(key) if old is None else conf.set(key, old)
-
-
 class ShadowWriter:
     """Commits chunks to shadow tables and finds the commits in the snapshot log."""
 
@@ -217,7 +125,7 @@ class ShadowWriter:
         self._partitioned: dict[str, bool] = {}
         #: Held while the first part of a table is written; the others are added to it.
         self._first_part = threading.Lock()
-        self._task_sizes = _TaskSizes(tables)
+        self._task_sizes = write_tasks.TaskSizes(tables)
 
     def overwrite(
         self,
@@ -246,11 +154,12 @@ class ShadowWriter:
         found = self._tables.stored_properties(shadow)
         head = self._require_epoch(shadow, found, epoch)
         distribution = self._distribution(shadow, found, expected)
+        distribution = self._grouped(frame, shadow, distribution, expected) or distribution
         properties = {**properties, DISTRIBUTION_PROPERTY: distribution.mode}
-        spread = _spread(frame, distribution).unionByName(identity)
+        spread = write_tasks.spread(frame, distribution).unionByName(identity)
         writer = self._tables.writer(spread, shadow, head, properties)
-        if distribution.mode == "hash":
-            writer = writer.option("distribution-mode", "hash")
+        for key, value in write_tasks.options(distribution).items():
+            writer = writer.option(key, value)
         failure: Exception | None = None
         try:
             with (
@@ -307,6 +216,21 @@ class ShadowWriter:
             is_adaptive=str(adaptive).lower() == "true",
             expected=expected,
         )
+
+    def _grouped(
+        self, frame: DataFrame, shadow: str, instead_of: WriteDistribution, expected: Expected
+    ) -> WriteDistribution | None:
+        """Leave the rows of a large chunk where they are, if each task has those of one partition.
+
+        So no row is written and read once more between the tasks. None: they must be moved.
+        """
+        cores = self._task_sizes.cores()
+        if cores is None or not file_sizes.may_be_grouped(instead_of, expected, cores):
+            return None
+        with spark_errors(f"planning the write to {shadow}"), self._task_sizes.in_force(GROUPED):
+            table = self._tables.spark.table(self._tables.quoted_name(shadow))
+            sizes = write_tasks.group_sizes(frame, table)
+        return GROUPED if sizes and file_sizes.are_even(sizes, cores) else None
 
     @staticmethod
     def _require_epoch(shadow: str, properties: Mapping[str, str], epoch: int) -> int | None:

@@ -22,6 +22,9 @@ _LEAST_TASK_BYTES: Final = 64 * 1024 * 1024
 #: Few partitions of a chunk share a bucket then, so that no task is left with several at the end.
 _BUCKETS_PER_PARTITION: Final = 4
 _MOST_BUCKETS: Final = 1024
+#: The largest of the tasks that are left as they are has at most this part of a core's share, so
+#: that the last one ends at most a third later than all would together.
+_SHARE_OF_A_TASK: Final = 3
 
 
 class WriteDistribution(NamedTuple):
@@ -30,10 +33,11 @@ class WriteDistribution(NamedTuple):
     `mode` is Iceberg's: rows of a partition go to one task (hash), or are sorted over all tasks
     (range). `rebalance`: Iceberg has no mode for tables without partitions, so that Spark makes
     tasks of `task_bytes`; where it cannot measure them, of the number `tasks`. `buckets`: into so
-    many the rows of a large chunk are hashed, so that its partitions make tasks of like size.
+    many, or more, the rows of a large chunk are hashed, so that its partitions make tasks of like
+    size. `grouped`: each task reads and computes the rows of one partition, so that none is moved.
     """
 
-    mode: Literal["hash", "range", "rebalance", "none"]
+    mode: Literal["hash", "range", "rebalance", "none", "grouped"]
     task_bytes: int | None = None
     tasks: int | None = None
     buckets: int | None = None
@@ -50,6 +54,23 @@ class Expected(NamedTuple):
 
 
 NOTHING_KNOWN: Final = Expected()
+
+
+GROUPED: Final = WriteDistribution("grouped")
+
+
+def may_be_grouped(instead_of: WriteDistribution, expected: Expected, cores: int) -> bool:
+    """Return whether it is worth to ask if the tasks of a chunk have one partition each.
+
+    So it is of large chunks whose partitions would be brought together, and suffice for all cores.
+    """
+    is_large = instead_of.mode == "hash" and instead_of.buckets is not None
+    return is_large and expected.partitions >= _SHARE_OF_A_TASK * cores
+
+
+def are_even(sizes: Sequence[int], cores: int) -> bool:
+    """Return whether tasks of these sizes keep all cores at work nearly to the end."""
+    return max(sizes, default=0) * _SHARE_OF_A_TASK * cores <= sum(sizes)
 
 
 def choose_distribution(

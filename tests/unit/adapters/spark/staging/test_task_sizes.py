@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.staging.shadow_writer import _TaskSizes
-from lakehouse_backfill.core.planning.target.file_sizes import WriteDistribution
+from lakehouse_backfill.adapters.spark.write_tasks import TaskSizes
+from lakehouse_backfill.core.planning.target.file_sizes import GROUPED, WriteDistribution
 
 _COALESCE = "spark.sql.adaptive.coalescePartitions"
 BUCKETS, LEAST = f"{_COALESCE}.initialPartitionNum", f"{_COALESCE}.minPartitionNum"
 SHUFFLE, FIRST = "spark.sql.shuffle.partitions", f"{_COALESCE}.parallelismFirst"
+GROUPING = "spark.sql.iceberg.planning.preserve-data-grouping"
 
 
 class Settings:
@@ -34,7 +35,7 @@ class Settings:
 def in_force(conf: Settings, cores: int, buckets: int) -> tuple[str | None, str | None]:
     """Return both settings while chunks are written, once others are written beside."""
     spark = SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=cores))
-    before, sizes = dict(conf.known), _TaskSizes(cast("Any", SimpleNamespace(spark=spark)))
+    before, sizes = dict(conf.known), TaskSizes(cast("Any", SimpleNamespace(spark=spark)))
     with sizes.in_force(WriteDistribution("hash", buckets=buckets)):
         with sizes.in_force(WriteDistribution("hash", buckets=buckets + 1)):
             found = conf.get(BUCKETS, None), conf.get(LEAST, None)
@@ -74,4 +75,17 @@ def test_a_setting_that_the_session_refuses_leaves_none_of_the_others() -> None:
     conf = Refusing(**{SHUFFLE: "8"})
     with pytest.raises(ValueError, match="cannot modify"):
         in_force(conf, 2, 12)
+    assert conf.known == {SHUFFLE: "8"}
+
+
+@pytest.mark.req("P2")
+def test_chunks_that_are_cut_in_different_ways_side_by_side_each_have_their_settings() -> None:
+    conf = Settings(**{SHUFFLE: "8"})
+    spark = SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=2))
+    sizes = TaskSizes(cast("Any", SimpleNamespace(spark=spark)))
+    with sizes.in_force(WriteDistribution("hash", buckets=12)):
+        with sizes.in_force(GROUPED), sizes.in_force(GROUPED):
+            assert (conf.known[GROUPING], conf.known[BUCKETS]) == ("true", "200")
+        assert GROUPING not in conf.known
+        assert conf.known[BUCKETS] == "200"
     assert conf.known == {SHUFFLE: "8"}

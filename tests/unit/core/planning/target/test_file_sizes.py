@@ -14,8 +14,10 @@ from lakehouse_backfill.core.planning.target.file_sizes import (
     Expected,
     WriteDistribution,
     allowed_files,
+    are_even,
     choose_distribution,
     describe_small_chunks,
+    may_be_grouped,
 )
 
 MIB = 1024 * 1024
@@ -66,6 +68,36 @@ def test_a_chunk_is_written_with_the_distribution_that_fits_its_table(
 ) -> None:
     known = {"has_partitions": False, "is_adaptive": True} | facts
     assert choose_distribution(properties, **known) == chosen
+
+
+@pytest.mark.req("P2")
+@pytest.mark.parametrize(
+    ("distribution", "partitions", "cores", "may"),
+    [
+        pytest.param(WriteDistribution("hash", buckets=24), 6, 2, True, id="three for each core"),
+        pytest.param(WriteDistribution("hash", buckets=20), 5, 2, False, id="too few partitions"),
+        pytest.param(HASH, 60, 2, False, id="small"),
+        pytest.param(RANGE, 60, 2, False, id="an order over all rows"),
+        pytest.param(REBALANCE(64 * MIB), 60, 2, False, id="a table without partitions"),
+    ],
+)
+def test_a_large_chunk_of_many_partitions_may_be_left_in_its_tasks(
+    distribution: WriteDistribution, partitions: int, cores: int, may: bool
+) -> None:
+    assert may_be_grouped(distribution, Expected(64 * MIB, partitions), cores) is may
+
+
+@pytest.mark.req("P2")
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=40), st.integers(1, 8))
+def test_tasks_left_as_they_are_end_at_most_a_third_later_than_they_could(
+    sizes: list[int], cores: int
+) -> None:
+    """Spark gives the next task to the core that is free first, in whatever order."""
+    busy = [0] * cores
+    for size in sizes:
+        busy[busy.index(min(busy))] += size
+    if are_even(sizes, cores):
+        assert max(busy) * cores * 3 <= sum(sizes) * 4
 
 
 @given(st.integers(0, 10**13), st.integers(1, 10**10))
