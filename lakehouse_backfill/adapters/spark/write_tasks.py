@@ -26,8 +26,6 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 #: Spark's default of it, and how many it writes in its cheapest way. In fewer buckets, some of a
 #: dozen partitions would share one, and be the last task, alone.
 _USUAL_PARTITIONS = 200
-
-
 #: Rows of one partition of a source stay in one task.
 _GROUPING = "spark.sql.iceberg.planning.preserve-data-grouping"
 #: Each is asked for its size, which takes a millisecond.
@@ -126,8 +124,20 @@ def group_sizes(frame: DataFrame, table: DataFrame) -> tuple[int, ...] | None:
     So it is where the rows come from one table with the same partitions, and each stays in its own:
     nothing moves rows between tasks, and the columns that decide the partition are passed on as
     they are. Spark says so of its own plan, which is made here, in force of `grouped`; nothing is
-    executed. None where it does not, where there are thousands of tasks, and on Spark Connect.
+    executed. None where it does not, where there are thousands of tasks, on Spark Connect, and on
+    a vendor's Spark whose plans have no such methods.
     """
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        return _group_sizes(frame, table)
+    except Py4JJavaError:
+        raise
+    except Py4JError:
+        return None
+
+
+def _group_sizes(frame: DataFrame, table: DataFrame) -> tuple[int, ...] | None:
     plan = executed_plan(frame)
     if plan is None or not _is_kind(plan.outputPartitioning(), "KeyGroupedPartitioning"):
         return None
@@ -159,6 +169,7 @@ def _transforms(table: DataFrame) -> set[_Field | None]:
 
 
 def _of_transform(transform: Any) -> _Field | None:
+    """Return a partition field; None where it is of a struct's field, or cut to a width."""
     [column, *deeper] = transform.references()[0].fieldNames()
     name = str(transform.name())
     if deeper or name == "truncate":

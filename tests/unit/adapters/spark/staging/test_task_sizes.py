@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JError
 
-from lakehouse_backfill.adapters.spark.write_tasks import TaskSizes
+from lakehouse_backfill.adapters.spark.write_tasks import TaskSizes, group_sizes
 from lakehouse_backfill.core.planning.target.file_sizes import GROUPED, WriteDistribution
 
 _COALESCE = "spark.sql.adaptive.coalescePartitions"
@@ -89,3 +90,23 @@ def test_chunks_that_are_cut_in_different_ways_side_by_side_each_have_their_sett
         assert GROUPING not in conf.known
         assert conf.known[BUCKETS] == "200"
     assert conf.known == {SHUFFLE: "8"}
+
+
+@pytest.mark.req("P2")
+@pytest.mark.parametrize("has_method", [True, False])
+def test_rows_are_moved_on_a_vendors_spark_whose_plans_cannot_be_asked(has_method: bool) -> None:
+    class Plan:
+        def outputPartitioning(self) -> Any:  # noqa: N802 (Spark's name)
+            if has_method:
+                return SimpleNamespace(getClass=lambda: SimpleNamespace(getSimpleName=lambda: ""))
+            raise Py4JError("Method outputPartitioning([]) does not exist")
+
+    made = SimpleNamespace(queryExecution=lambda: SimpleNamespace(executedPlan=Plan))
+    frame = cast("Any", SimpleNamespace(_jdf=made))
+    assert group_sizes(frame, frame) is None
+
+
+@pytest.mark.req("P2")
+def test_rows_are_moved_on_spark_connect_which_gives_no_plan() -> None:
+    frame = cast("Any", SimpleNamespace())
+    assert group_sizes(frame, frame) is None
