@@ -28,6 +28,8 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _USUAL_PARTITIONS = 200
 #: Rows of one partition of a source stay in one task.
 _GROUPING = "spark.sql.iceberg.planning.preserve-data-grouping"
+#: With it, executors come and go.
+_DYNAMIC = "spark.dynamicAllocation.enabled"
 #: Each is asked for its size, which takes a millisecond.
 _MOST_TASKS = 2_000
 
@@ -63,8 +65,10 @@ class TaskSizes:
             yield
 
     def cores(self) -> int | None:
-        """Return how many tasks Spark runs side by side; None: Connect does not say."""
-        return job_tags.cores(self._tables.spark)
+        """Return how many tasks Spark runs side by side; None: that may change, or is not told."""
+        spark = self._tables.spark
+        may_change = str(spark.conf.get(_DYNAMIC, "false")).lower() == "true"
+        return None if may_change else job_tags.cores(spark)
 
     def _settings(self, distribution: WriteDistribution) -> dict[str, str]:
         if distribution.mode == "grouped":
@@ -124,22 +128,12 @@ def group_sizes(frame: DataFrame, table: DataFrame) -> tuple[int, ...] | None:
     So it is where the rows come from one table with the same partitions, and each stays in its own:
     nothing moves rows between tasks, and the columns that decide the partition are passed on as
     they are. Spark says so of its own plan, which is made here, in force of `grouped`; nothing is
-    executed. None where it does not, where there are thousands of tasks, on Spark Connect, and on
-    a vendor's Spark whose plans have no such methods.
+    executed. None where it does not, where there are thousands of tasks, and on Spark Connect.
     """
-    from py4j.protocol import Py4JError, Py4JJavaError
-
-    try:
-        return _group_sizes(frame, table)
-    except Py4JJavaError:
-        raise
-    except Py4JError:
+    if not _is_of_one_table(analysed_plan(frame)):
         return None
-
-
-def _group_sizes(frame: DataFrame, table: DataFrame) -> tuple[int, ...] | None:
-    plan = executed_plan(frame)
-    if plan is None or not _is_kind(plan.outputPartitioning(), "KeyGroupedPartitioning"):
+    plan: Any = executed_plan(frame)
+    if not _is_kind(plan.outputPartitioning(), "KeyGroupedPartitioning"):
         return None
     leaves = plan.collectLeaves()
     if leaves.size() != 1 or not _is_kind(leaves.apply(0), "BatchScanExec"):
@@ -160,6 +154,20 @@ def _group_sizes(frame: DataFrame, table: DataFrame) -> tuple[int, ...] | None:
 
 #: A field of a partition spec: transform, column, number of buckets.
 _Field = tuple[str, str, int | None]
+#: Nodes of an analysed plan by which rows come to other tasks.
+_MOVING = frozenset({
+    "Aggregate", "Deduplicate", "Distinct", "GlobalLimit", "LocalLimit", "Offset", "Pivot",
+    "RebalancePartitions", "Repartition", "RepartitionByExpression", "Sort", "Window",
+})  # fmt: skip
+
+
+def _is_of_one_table(plan: Any | None) -> bool:
+    """Return whether a plan may leave rows in the tasks that read them; costs no look at files."""
+    while plan is not None and plan.children().size() == 1:
+        if str(plan.nodeName()) in _MOVING:
+            return False
+        plan = plan.children().apply(0)
+    return plan is not None and plan.children().isEmpty()
 
 
 def _transforms(table: DataFrame) -> set[_Field | None]:

@@ -153,8 +153,7 @@ class ShadowWriter:
             identity = self._tables.pin_identity(shadow)
         found = self._tables.stored_properties(shadow)
         head = self._require_epoch(shadow, found, epoch)
-        distribution = self._distribution(shadow, found, expected)
-        distribution = self._grouped(frame, shadow, distribution, expected) or distribution
+        distribution = self._distribution(frame, shadow, found, expected)
         properties = {**properties, DISTRIBUTION_PROPERTY: distribution.mode}
         spread = write_tasks.spread(frame, distribution).unionByName(identity)
         writer = self._tables.writer(spread, shadow, head, properties)
@@ -202,7 +201,7 @@ class ShadowWriter:
         return self.overwrite(frame, shadow, None, properties, epoch, expected)
 
     def _distribution(
-        self, shadow: str, properties: Mapping[str, str], expected: Expected
+        self, frame: DataFrame, shadow: str, properties: Mapping[str, str], expected: Expected
     ) -> WriteDistribution:
         """Choose how the rows are spread; the shadow's partition spec never changes."""
         if shadow not in self._partitioned:
@@ -210,27 +209,29 @@ class ShadowWriter:
                 listed = self._tables.spark.table(f"{self._tables.quoted_name(shadow)}.partitions")
                 self._partitioned[shadow] = "partition" in listed.columns
         adaptive = self._tables.spark.conf.get(_ADAPTIVE, "true")
-        return file_sizes.choose_distribution(
+        chosen = file_sizes.choose_distribution(
             properties,
             has_partitions=self._partitioned[shadow],
             is_adaptive=str(adaptive).lower() == "true",
             expected=expected,
         )
-
-    def _grouped(
-        self, frame: DataFrame, shadow: str, instead_of: WriteDistribution, expected: Expected
-    ) -> WriteDistribution | None:
-        """Leave the rows of a large chunk where they are, if each task has those of one partition.
-
-        So no row is written and read once more between the tasks. None: they must be moved.
-        """
         cores = self._task_sizes.cores()
-        if cores is None or not file_sizes.may_be_grouped(instead_of, expected, cores):
-            return None
-        with spark_errors(f"planning the write to {shadow}"), self._task_sizes.in_force(GROUPED):
-            table = self._tables.spark.table(self._tables.quoted_name(shadow))
-            sizes = write_tasks.group_sizes(frame, table)
-        return GROUPED if sizes and file_sizes.are_even(sizes, cores) else None
+        if cores is None or not file_sizes.may_be_grouped(chosen, expected, cores):
+            return chosen
+        sizes = self._group_sizes(frame, shadow)
+        return GROUPED if file_sizes.may_stay(sizes, cores, properties) else chosen
+
+    def _group_sizes(self, frame: DataFrame, shadow: str) -> tuple[int, ...]:
+        """Return the bytes of the tasks if each has the rows of one partition already; or nothing.
+
+        Then no row need be written and read once more between tasks.
+        """
+        try:
+            with self._task_sizes.in_force(GROUPED):
+                table = self._tables.spark.table(self._tables.quoted_name(shadow))
+                return write_tasks.group_sizes(frame, table) or ()
+        except Exception:  # noqa: BLE001 (rows are moved then; the write says what is wrong)
+            return ()
 
     @staticmethod
     def _require_epoch(shadow: str, properties: Mapping[str, str], epoch: int) -> int | None:

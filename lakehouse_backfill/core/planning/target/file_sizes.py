@@ -68,9 +68,14 @@ def may_be_grouped(instead_of: WriteDistribution, expected: Expected, cores: int
     return is_large and expected.partitions >= _SHARE_OF_A_TASK * cores
 
 
-def are_even(sizes: Sequence[int], cores: int) -> bool:
-    """Return whether tasks of these sizes keep all cores at work nearly to the end."""
-    return max(sizes, default=0) * _SHARE_OF_A_TASK * cores <= sum(sizes)
+def may_stay(sizes: Sequence[int], cores: int, properties: Mapping[str, str]) -> bool:
+    """Return whether tasks of these bytes keep all cores at work nearly to the end.
+
+    None of them reads more than the target size of a file: larger ones Spark had better cut.
+    """
+    largest = max(sizes, default=0)
+    is_even = largest * _SHARE_OF_A_TASK * cores <= sum(sizes)
+    return is_even and 0 < largest <= target_file_bytes(properties)
 
 
 def choose_distribution(

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from py4j.protocol import Py4JError
 
 from lakehouse_backfill.adapters.spark.write_tasks import TaskSizes, group_sizes
 from lakehouse_backfill.core.planning.target.file_sizes import GROUPED, WriteDistribution
@@ -93,20 +92,14 @@ def test_chunks_that_are_cut_in_different_ways_side_by_side_each_have_their_sett
 
 
 @pytest.mark.req("P2")
-@pytest.mark.parametrize("has_method", [True, False])
-def test_rows_are_moved_on_a_vendors_spark_whose_plans_cannot_be_asked(has_method: bool) -> None:
-    class Plan:
-        def outputPartitioning(self) -> Any:  # noqa: N802 (Spark's name)
-            if has_method:
-                return SimpleNamespace(getClass=lambda: SimpleNamespace(getSimpleName=lambda: ""))
-            raise Py4JError("Method outputPartitioning([]) does not exist")
-
-    made = SimpleNamespace(queryExecution=lambda: SimpleNamespace(executedPlan=Plan))
-    frame = cast("Any", SimpleNamespace(_jdf=made))
+def test_rows_are_moved_on_spark_connect_which_gives_no_plan() -> None:
+    frame = cast("Any", SimpleNamespace())
     assert group_sizes(frame, frame) is None
 
 
 @pytest.mark.req("P2")
-def test_rows_are_moved_on_spark_connect_which_gives_no_plan() -> None:
-    frame = cast("Any", SimpleNamespace())
-    assert group_sizes(frame, frame) is None
+@pytest.mark.parametrize(("dynamic", "cores"), [("false", 2), ("true", None)])
+def test_cores_that_come_and_go_are_not_counted(dynamic: str, cores: int | None) -> None:
+    conf = Settings(**{"spark.dynamicAllocation.enabled": dynamic})
+    spark = SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=2))
+    assert TaskSizes(cast("Any", SimpleNamespace(spark=spark))).cores() == cores

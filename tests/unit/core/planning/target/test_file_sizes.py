@@ -14,10 +14,10 @@ from lakehouse_backfill.core.planning.target.file_sizes import (
     Expected,
     WriteDistribution,
     allowed_files,
-    are_even,
     choose_distribution,
     describe_small_chunks,
     may_be_grouped,
+    may_stay,
 )
 
 MIB = 1024 * 1024
@@ -96,8 +96,24 @@ def test_tasks_left_as_they_are_end_at_most_a_third_later_than_they_could(
     busy = [0] * cores
     for size in sizes:
         busy[busy.index(min(busy))] += size
-    if are_even(sizes, cores):
+    if may_stay(sizes, cores, {}):
         assert max(busy) * cores * 3 <= sum(sizes) * 4
+
+
+@pytest.mark.req("P2")
+@pytest.mark.parametrize(
+    ("sizes", "may"),
+    [
+        pytest.param([MIB] * 6, True, id="of the target size"),
+        pytest.param([MIB + 1] * 6, False, id="larger"),
+        pytest.param([0] * 6, False, id="no rows"),
+        pytest.param([], False, id="not of one partition each"),
+        pytest.param([MIB, *[MIB // 2] * 9], False, id="skewed"),
+        pytest.param([MIB, *[MIB // 2] * 10], True, id="a little skewed"),
+    ],
+)
+def test_tasks_are_left_as_they_are_if_all_are_small_and_even(sizes: list[int], may: bool) -> None:
+    assert may_stay(sizes, 2, {SIZE: str(MIB)}) is may
 
 
 @given(st.integers(0, 10**13), st.integers(1, 10**10))
