@@ -235,6 +235,32 @@ def test_rows_are_moved_where_the_job_moves_them_or_reads_other_tables(
 
 
 @pytest.mark.req("P2")
+@pytest.mark.parametrize(
+    ("table", "change", "mode"),
+    [
+        pytest.param("parted", "ADD PARTITION FIELD bucket(2, n)", "grouped", id="source finer"),
+        pytest.param("parted", "DROP PARTITION FIELD p", "hash", id="source without partitions"),
+        pytest.param("written", "ADD PARTITION FIELD bucket(2, n)", "hash", id="target finer"),
+    ],
+)
+def test_where_a_spec_has_changed_each_partition_still_gets_one_file(
+    lake: Lake, table: str, change: str, mode: str
+) -> None:
+    """Rows of both specs of the source are read."""
+    parted(lake, "id % 8")
+    lake.sql(f"ALTER TABLE {{ns}}.{table} {change}")
+    more = lake.spark.range(200_000, 200_800).selectExpr("id AS n", "CAST(id % 8 AS int) AS p")
+    more.writeTo(lake.tables.quoted_name(lake.table("parted"))).append()
+    frame = read(lake, "parted").where("n >= 800")
+    assert mode_of_write(lake, frame) == mode
+    files = [one.file for one in lake.catalog.load_table(lake.table("written")).scan().plan_files()]
+    assert len(files) == len({str(file.partition) for file in files})
+    assert sorted(map(tuple, read(lake, "written").collect())) == sorted(
+        map(tuple, frame.collect())
+    )
+
+
+@pytest.mark.req("P2")
 def test_rows_that_are_left_in_their_tasks_are_sorted_as_the_table_declares(lake: Lake) -> None:
     frame = parted(lake, "id % 8")
     lake.sql("ALTER TABLE {ns}.written WRITE ORDERED BY n DESC")
