@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.adapters.spark.session import job_tags
-from lakehouse_backfill.adapters.spark.session.session import analysed_plan, executed_plan
+from lakehouse_backfill.adapters.spark.session.session import analysed_plan, executed_plan, items
 from lakehouse_backfill.core.planning.target.file_sizes import WriteDistribution
 
 _TASK_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
@@ -138,8 +138,8 @@ def group_sizes(frame: DataFrame, table: DataFrame) -> tuple[int, ...] | None:
     leaves = plan.collectLeaves()
     if leaves.size() != 1 or not _is_kind(leaves.apply(0), "BatchScanExec"):
         return None
-    names = {int(one.exprId().id()): str(one.name()) for one in _items(plan.output())}
-    held = {_of_expression(one, names) for one in _items(plan.outputPartitioning().expressions())}
+    names = {int(one.exprId().id()): str(one.name()) for one in items(plan.output())}
+    held = {_of_expression(one, names) for one in items(plan.outputPartitioning().expressions())}
     if None in held or held != _transforms(table):
         return None
     found = leaves.apply(0).groupedPartitions()
@@ -147,8 +147,8 @@ def group_sizes(frame: DataFrame, table: DataFrame) -> tuple[int, ...] | None:
     if groups is None or leaves.apply(0).inputPartitions().size() > _MOST_TASKS:
         return None
     return tuple(
-        sum(int(part.taskGroup().sizeBytes()) for part in _items(group.parts()))
-        for group in _items(groups)
+        sum(int(part.taskGroup().sizeBytes()) for part in items(group.parts()))
+        for group in items(groups)
     )
 
 
@@ -190,7 +190,7 @@ def _of_expression(expression: Any, names: dict[int, str]) -> _Field | None:
     """Return the partition field of an expression; None where it is of no column of the output."""
     column, name, buckets = expression, "identity", None
     if _is_kind(expression, "TransformExpression"):
-        name, [column] = str(expression.function().name()), list(_items(expression.children()))
+        name, [column] = str(expression.function().name()), list(items(expression.children()))
         if (number := expression.numBucketsOpt()).isDefined():
             buckets = int(number.get())
     if not _is_kind(column, "AttributeReference") or name == "truncate":
@@ -201,7 +201,3 @@ def _of_expression(expression: Any, names: dict[int, str]) -> _Field | None:
 
 def _is_kind(found: Any, name: str) -> bool:
     return bool(found.getClass().getSimpleName() == name)
-
-
-def _items(found: Any) -> Iterator[Any]:
-    return (found.apply(number) for number in range(found.size()))

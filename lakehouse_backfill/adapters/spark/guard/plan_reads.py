@@ -5,10 +5,9 @@ The JSON of a plan does not name them, so the leaves of the plan are asked; subq
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.session.session import analysed_plan
+from lakehouse_backfill.adapters.spark.session.session import analysed_plan, items
 from lakehouse_backfill.domain.labels.names import table_text
 from lakehouse_backfill.ports.compute import PlanReads, TableRead
 
@@ -27,10 +26,10 @@ def tables_read(frame: DataFrame, catalog: str) -> PlanReads | None:
     """
     if (analysed := analysed_plan(frame)) is None:
         return None
-    plans = [analysed, *_items(analysed.subqueriesAll())]
+    plans = [analysed, *items(analysed.subqueriesAll())]
     found: set[TableRead] = set()
     is_whole = True
-    for leaf in (leaf for plan in plans for leaf in _items(plan.collectLeaves())):
+    for leaf in (leaf for plan in plans for leaf in items(plan.collectLeaves())):
         kind = str(leaf.getClass().getSimpleName())
         is_whole = is_whole and kind not in _ROWS_OF_THE_DRIVER
         if kind == _TABLE and leaf.identifier().isDefined():
@@ -60,7 +59,3 @@ def _version(spec: Any) -> str:
     """Return the version that a read names; of a read by time, the time."""
     is_version = str(spec.getClass().getSimpleName()) == "AsOfVersion"
     return str(spec.version()) if is_version else str(spec)
-
-
-def _items(found: Any) -> Iterator[Any]:
-    return (found.apply(number) for number in range(found.size()))

@@ -11,7 +11,7 @@ import atexit
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -434,6 +434,11 @@ def analysed_plan(frame: DataFrame) -> Any | None:
 def executed_plan(frame: DataFrame) -> Any | None:
     """Return the physical plan of a frame, which executes nothing; None on Spark Connect."""
     return frame._jdf.queryExecution().executedPlan() if hasattr(frame, "_jdf") else None
+
+
+def items(found: Any) -> Iterator[Any]:
+    """Return the items of a sequence of Scala."""
+    return (found.apply(number) for number in range(found.size()))
 
 
 def analysed_plan_json(frame: DataFrame) -> str | None:
