@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.adapters.spark import write_tasks
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
     ATTEMPT_ID_PROPERTY,
     DISTRIBUTION_PROPERTY,
@@ -232,6 +233,20 @@ def test_rows_are_moved_where_the_job_moves_them_or_reads_other_tables(
         "union": frame.where("n < 100000").unionByName(frame.where("n >= 100000")),
     }
     assert mode_of_write(lake, made[moved_by]) == "hash"
+
+
+@pytest.mark.req("P2")
+def test_rows_are_moved_where_the_plan_of_the_write_cannot_be_asked(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(frame: DataFrame, target: DataFrame) -> tuple[int, ...] | None:
+        raise RuntimeError("a Spark of another version names it otherwise")
+
+    setting_of = "spark.sql.iceberg.planning.preserve-data-grouping"
+    before = lake.spark.conf.get(setting_of, None)
+    monkeypatch.setattr(write_tasks, "group_sizes", asked)
+    assert mode_of_write(lake, parted(lake, "id % 8")) == "hash"
+    assert lake.spark.conf.get(setting_of, None) == before
 
 
 @pytest.mark.req("P2")
