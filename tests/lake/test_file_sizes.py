@@ -142,6 +142,8 @@ def test_partitions_of_a_large_chunk_are_tasks_and_files_of_their_own(lake: Lake
 
 
 PARTED = "n bigint, p int, d date, t timestamp"
+#: With it, tasks of a read of Iceberg have the rows of one partition each.
+GROUPING = "spark.sql.iceberg.planning.preserve-data-grouping"
 
 
 def read(lake: Lake, table: str) -> DataFrame:
@@ -179,7 +181,7 @@ def test_rows_are_left_where_each_task_has_one_partition(
             "TIMESTAMP'2024-01-05 00:00:00' + make_interval(0, 0, 0, 0, CAST(id % 8 AS int)) AS t",
         )  # fmt: skip
         rows.writeTo(lake.tables.quoted_name(lake.table("parted"))).append()
-    before = lake.spark.conf.get("spark.sql.iceberg.planning.preserve-data-grouping", None)
+    before = lake.spark.conf.get(GROUPING, None)
     frame = read(lake, "parted").where("n < 590").selectExpr(*made.split(", ", 3))
     wanted = sorted(map(tuple, frame.collect()))
     with setting(lake, "spark.sql.adaptive.enabled", "true"):
@@ -193,7 +195,7 @@ def test_rows_are_left_where_each_task_has_one_partition(
     assert sorted(map(tuple, read(lake, "written").collect())) == wanted
     files = [one.file for one in lake.catalog.load_table(lake.table("written")).scan().plan_files()]
     assert len(files) == len({str(file.partition) for file in files})
-    assert lake.spark.conf.get("spark.sql.iceberg.planning.preserve-data-grouping", None) == before
+    assert lake.spark.conf.get(GROUPING, None) == before
 
 
 def parted(lake: Lake, part: str) -> DataFrame:
@@ -239,14 +241,17 @@ def test_rows_are_moved_where_the_job_moves_them_or_reads_other_tables(
 def test_rows_are_moved_where_the_plan_of_the_write_cannot_be_asked(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def asked(frame: DataFrame, target: DataFrame) -> tuple[int, ...] | None:
+    asked = []
+
+    def group_sizes(frame: DataFrame, target: DataFrame) -> tuple[int, ...] | None:
+        asked.append(lake.spark.conf.get(GROUPING))
         raise RuntimeError("a Spark of another version names it otherwise")
 
-    setting_of = "spark.sql.iceberg.planning.preserve-data-grouping"
-    before = lake.spark.conf.get(setting_of, None)
-    monkeypatch.setattr(write_tasks, "group_sizes", asked)
+    before = lake.spark.conf.get(GROUPING, None)
+    monkeypatch.setattr(write_tasks, "group_sizes", group_sizes)
     assert mode_of_write(lake, parted(lake, "id % 8")) == "hash"
-    assert lake.spark.conf.get(setting_of, None) == before
+    assert asked == ["true"]
+    assert lake.spark.conf.get(GROUPING, None) == before
 
 
 @pytest.mark.req("P2")
