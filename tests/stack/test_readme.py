@@ -42,6 +42,13 @@ def jars_with_driver(folder: Path) -> Path:
     return folder
 
 
+def own_profile(kind: str, catalog: dict[str, str]) -> dict[str, object]:
+    """Declare a lake as a newcomer does: on PostgreSQL as `default`, as the README says."""
+    default = {"environment": "dev"} if kind == "postgres" else {}
+    spark = {"spark.master": "local[2]", "spark.driver.memory": "1g"}
+    return {**default, "catalog": catalog, "spark": spark}
+
+
 # Some thirty processes, three of which start Spark, beside another suite on two cores.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -67,11 +74,7 @@ def test_the_steps_of_the_readme_run_as_they_are_printed(
         variables[PROFILE_VARIABLE] = "own"
     catalog = load_catalog("lake", type="sql", uri=uri, warehouse=warehouse)
     make_lake(catalog)
-    profile = {
-        **({"environment": "dev"} if kind == "postgres" else {}),
-        "catalog": {"name": "lake", "warehouse": warehouse, **declared},
-        "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
-    }
+    profile = own_profile(kind, {"name": "lake", "warehouse": warehouse, **declared})
     newcomer = Newcomer(tmp_path, programs, **variables)
     seen: dict[str, dict[int, int]] = {}
     for line in readme_lines():
